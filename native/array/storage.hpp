@@ -1,0 +1,61 @@
+// Storage: the memory under arrays, and the order in which streams use it.
+//
+// Reading on a stream waits for the last write on another; writing waits for every earlier use. Work
+// that stays on one stream pays one comparison for this.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "memory/pool.hpp"
+#include "runtime/graph.hpp"
+
+namespace gpk {
+
+class Storage {
+   public:
+    // Uninitialised memory from the device's pool, on the calling thread's current stream.
+    static std::shared_ptr<Storage> allocate(Device& device, std::size_t bytes);
+    // Memory that somebody else owns; `release` runs when the last array lets go of it.
+    static std::shared_ptr<Storage> borrow(Device& device, DevicePtr pointer, std::size_t bytes,
+                                           std::function<void()> release);
+
+    Storage(Device& device, Block block, std::function<void()> release);
+    ~Storage();
+    Storage(const Storage&) = delete;
+    Storage& operator=(const Storage&) = delete;
+
+    Device& device() const noexcept { return device_; }
+    DevicePtr pointer() const noexcept { return block_.pointer; }
+    std::size_t bytes() const noexcept { return block_.bytes; }
+
+    // Before work that reads or writes this storage is queued on `stream`.
+    void before_read(const std::shared_ptr<Stream>& stream) {
+        if (only_.load(std::memory_order_acquire) != stream.get() || stream->capture() != nullptr) {
+            order(stream, false);
+        }
+    }
+    void before_write(const std::shared_ptr<Stream>& stream) {
+        if (only_.load(std::memory_order_acquire) != stream.get() || stream->capture() != nullptr) {
+            order(stream, true);
+        }
+    }
+
+   private:
+    void order(const std::shared_ptr<Stream>& stream, bool write);
+
+    Device& device_;
+    Block block_;
+    std::function<void()> release_;
+    // The only stream that ever used this storage, or null once there are several.
+    std::atomic<Stream*> only_;
+    std::mutex mutex_;
+    std::vector<std::shared_ptr<Stream>> readers_;  // since the last write, each ordered behind it
+    std::shared_ptr<Stream> writer_;                // of the last write
+    std::vector<std::shared_ptr<Stream>> users_;    // ever
+};
+
+}  // namespace gpk

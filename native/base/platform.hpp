@@ -1,0 +1,48 @@
+// Everything that differs between operating systems: opening libraries, paths, memory maps.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace gpk::platform {
+
+// An environment variable, or nothing where it is unset or empty.
+std::optional<std::string> environment(const char* name);
+
+// A shared library that stays open for the process's life. `path` must be absolute, or a bare
+// versioned file name that the system's loader cache resolves; anything else is refused.
+// Returns null with the loader's message in *reason.
+void* open_library(const std::string& path, std::string* reason);
+void* find_symbol(void* library, const char* name);
+// The file that a symbol's address came from: where a loaded library really is.
+std::string library_of(const void* symbol);
+
+bool file_exists(const std::string& path);
+// The files of a folder whose names begin with `prefix`, sorted; empty where there is no folder.
+std::vector<std::string> list_files(const std::string& folder, const std::string& prefix);
+std::string user_cache_folder();  // $XDG_CACHE_HOME or ~/.cache
+
+std::size_t physical_memory_bytes();
+unsigned hardware_threads();  // those this process may run on
+
+// A whole file, mapped read-only. Throws Error (file) where it cannot be opened.
+class MappedFile {
+   public:
+    explicit MappedFile(const std::string& path);
+    ~MappedFile();
+    MappedFile(MappedFile&& other) noexcept;
+    MappedFile& operator=(MappedFile&& other) noexcept;
+
+    std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+    const std::string& path() const noexcept { return path_; }
+
+   private:
+    std::string path_;
+    const std::byte* data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+}  // namespace gpk::platform

@@ -1,0 +1,56 @@
+// Device: one GPU, or the simulated one, with its driver, launcher and default stream.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "driver/driver.hpp"
+#include "runtime/launcher.hpp"
+
+namespace gpk {
+
+class Stream;
+
+class Device {
+   public:
+    Device(int slot, std::string name, std::unique_ptr<Driver> driver);
+    ~Device();
+
+    int slot() const noexcept { return slot_; }  // small and unique in this process: an array index
+    const std::string& name() const noexcept { return name_; }  // "cuda:0", "cpu"
+    bool is_cuda() const noexcept { return driver_->kind() == "cuda"; }
+    const DeviceInfo& info() const noexcept { return driver_->info(); }
+    Driver& driver() noexcept { return *driver_; }
+    Launcher& launcher() noexcept { return launcher_; }
+    const std::shared_ptr<Stream>& default_stream() noexcept { return default_stream_; }
+    void synchronize();
+
+   private:
+    int slot_;
+    std::string name_;
+    std::unique_ptr<Driver> driver_;
+    Launcher launcher_;
+    std::shared_ptr<Stream> default_stream_;
+};
+
+inline constexpr int kMaxDevices = 64;
+
+// "cpu", "cuda" (the first GPU) or "cuda:1". Throws Error (value) for another form and Error
+// (unsupported), with the reason, where there is no such device. Devices live as long as the process.
+Device& device(std::string_view name);
+
+// The calling thread's device: set_device's, else the one set by the process (PYGPUKIT_DEVICE), else
+// the first GPU, else the simulated device with one warning that says why.
+Device& current_device();
+void set_device(Device& device);
+
+// Adds a device with a driver of its own, for tests: a second simulated GPU, with faults or a seed.
+Device& add_device(std::string name, std::unique_ptr<Driver> driver);
+
+// Why no GPU can be used here; empty when one can. Does not warn.
+std::string why_no_cuda();
+int cuda_device_count();  // usable ones; 0 without a driver
+
+}  // namespace gpk

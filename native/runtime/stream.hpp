@@ -1,0 +1,84 @@
+// Stream and Event: the order of work on a device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "driver/driver.hpp"
+
+namespace gpk {
+
+class Device;
+class Event;
+class Graph;
+
+class Stream {
+   public:
+    // `priority` 0 is normal; smaller is more urgent. Outside the device's range: Error (value).
+    static std::shared_ptr<Stream> create(Device& device, int priority = 0);
+    ~Stream();
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+
+    Device& device() const noexcept { return device_; }
+    StreamHandle handle() const noexcept { return handle_; }
+    std::uint64_t id() const noexcept { return id_; }  // unique in the process, never reused
+    int priority() const noexcept { return priority_; }
+
+    void synchronize();
+    bool query();  // true when all its work is done
+    void wait(const Event& event);
+    void wait(Stream& other);  // for what `other` holds now
+
+    // The capture under way on this stream, or null. See runtime/graph.hpp.
+    Graph* capture() const noexcept { return capture_; }
+
+   private:
+    friend class Graph;
+    Stream(Device& device, int priority);
+
+    Device& device_;
+    StreamHandle handle_;
+    std::uint64_t id_;
+    int priority_;
+    Graph* capture_ = nullptr;
+};
+
+// The calling thread's stream on a device: the device's default one unless a StreamScope is open.
+const std::shared_ptr<Stream>& current_stream(Device& device);
+// Returns the previous one, to be set again by whoever closes the scope.
+std::shared_ptr<Stream> set_current_stream(std::shared_ptr<Stream> stream);
+
+class StreamScope {
+   public:
+    explicit StreamScope(std::shared_ptr<Stream> stream) : previous_(set_current_stream(std::move(stream))) {}
+    ~StreamScope() { set_current_stream(std::move(previous_)); }
+    StreamScope(const StreamScope&) = delete;
+    StreamScope& operator=(const StreamScope&) = delete;
+
+   private:
+    std::shared_ptr<Stream> previous_;
+};
+
+class Event {
+   public:
+    explicit Event(Device& device, bool timing = false);
+    ~Event();
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+
+    Device& device() const noexcept { return device_; }
+    EventHandle handle() const noexcept { return handle_; }
+    void record(Stream& stream);
+    bool query() const;  // true when reached, or never recorded
+    void synchronize() const;
+    // Milliseconds from `start` to this one; both recorded with timing, both reached.
+    float elapsed_ms(const Event& start) const;
+
+   private:
+    Device& device_;
+    EventHandle handle_;
+    bool timing_;
+};
+
+}  // namespace gpk
