@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/device.hpp"
+#include "runtime/graph.hpp"
 #include "runtime/stream.hpp"
 
 namespace gpk {

@@ -1,0 +1,18 @@
+// Reductions over any axes.
+#pragma once
+
+#include "array/array.hpp"
+#include "kernels/reduce/reduce.hpp"  // ReduceOp
+
+namespace gpk::ops {
+
+// `axes` empty: all axes. Result dtypes are NumPy's (sum and prod of small integers widen to 64 bits;
+// mean of integers is float64; float16 and bfloat16 accumulate in float32). sum, prod, any and all of
+// nothing give their identity, mean of nothing NaN; max and min of nothing throw Error (value).
+Array reduce(ReduceOp op, const Array& x, const Dims& axes, bool keepdims);
+// int64 index of the first largest (smallest) along one axis, or in the flattened array where `axis`
+// is kAllAxes. A NaN counts as the largest and as the smallest, as in NumPy.
+inline constexpr int kAllAxes = -(1 << 20);
+Array arg_reduce(ArgReduceOp op, const Array& x, int axis, bool keepdims);
+
+}  // namespace gpk::ops
