@@ -1,0 +1,45 @@
+# Compiler options shared by the library, the Python module and the tests.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(PYGPUKIT_CCACHE ccache)
+  mark_as_advanced(PYGPUKIT_CCACHE)
+  if(PYGPUKIT_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${PYGPUKIT_CCACHE}")
+  endif()
+endif()
+
+# Host twins are loops over data, worth -O3; the rest is control flow, where -O3 only adds size.
+set(PYGPUKIT_FAST_LOOPS "$<$<CONFIG:Release>:-O3>")
+
+# Instrumentation must cover every object that is linked together.
+if(PYGPUKIT_SANITIZE)
+  string(REPLACE ";" "," sanitizers "${PYGPUKIT_SANITIZE}")
+  add_compile_options(-fsanitize=${sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${sanitizers})
+endif()
+if(PYGPUKIT_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR
+      "PYGPUKIT_BUILD_FUZZERS needs clang (libFuzzer); the compiler is ${CMAKE_CXX_COMPILER_ID}. "
+      "Configure with -DCMAKE_CXX_COMPILER=clang++.")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+function(pygpukit_compile_options target)
+  target_compile_options(${target} PRIVATE
+    $<$<CONFIG:Release>:-O2>
+    -Wall -Wextra
+    $<$<BOOL:${PYGPUKIT_WERROR}>:-Werror>
+    # No paths of the building machine in what is shipped.
+    "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=")
+endfunction()

@@ -1,0 +1,21 @@
+# The Python module pygpukit._native and its type stub.
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module
+             OPTIONAL_COMPONENTS Development.SABIModule)
+execute_process(COMMAND "${Python_EXECUTABLE}" -m nanobind --cmake_dir
+  OUTPUT_VARIABLE nanobind_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+find_package(nanobind CONFIG REQUIRED)
+
+file(GLOB bindings CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/native/bindings/*.cpp")
+nanobind_add_module(_native STABLE_ABI NB_STATIC NB_DOMAIN pygpukit ${bindings})
+target_link_libraries(_native PRIVATE pygpukit::pygpukit)
+target_compile_definitions(_native PRIVATE PYGPUKIT_VERSION="${PROJECT_VERSION}")
+pygpukit_compile_options(_native)
+
+nanobind_add_stub(_native_stub
+  MODULE _native
+  OUTPUT "${PROJECT_BINARY_DIR}/_native.pyi"
+  PYTHON_PATH "$<TARGET_FILE_DIR:_native>"
+  DEPENDS _native)
+
+install(TARGETS _native LIBRARY DESTINATION pygpukit COMPONENT python)
+install(FILES "${PROJECT_BINARY_DIR}/_native.pyi" DESTINATION pygpukit COMPONENT python)

@@ -1,0 +1,3 @@
+#include "base/image.hpp"
+
+int main() { return 0; }
