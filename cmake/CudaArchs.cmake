@@ -1,4 +1,4 @@
-# Turns PYGPUKIT_CUDA_ARCHS into nvcc's -gencode options.
+# What PYGPUKIT_CUDA_ARCHS may say:
 #
 #   80 86 89 90a 100a 120a   machine code for that architecture
 #   80-virtual               PTX, which the driver compiles for this and every newer GPU
@@ -7,32 +7,25 @@
 # Empty: PTX for 80, machine code for 90a and for this machine's own GPUs.
 set(PYGPUKIT_RELEASE_ARCHS 80 86 89 90a 100a 120a 80-virtual)
 
-function(pygpukit_gencode_options out)
+function(pygpukit_cuda_archs out)
   string(REGEX REPLACE "[, ]+" ";" archs "${PYGPUKIT_CUDA_ARCHS}")
+  list(REMOVE_ITEM archs "")
   if(NOT archs)
     pygpukit_own_archs(own)
     set(archs 80-virtual 90a ${own})
   endif()
   list(TRANSFORM archs REPLACE "^release$" "${PYGPUKIT_RELEASE_ARCHS}")
   list(REMOVE_DUPLICATES archs)
-
-  set(options "")
   foreach(arch IN LISTS archs)
-    if(NOT arch MATCHES "^([0-9]+)([af]?)(-virtual)?$" OR CMAKE_MATCH_1 LESS 80)
+    if(NOT arch MATCHES "^([0-9]+)[af]?(-virtual)?$" OR CMAKE_MATCH_1 LESS 80)
       message(FATAL_ERROR
         "PYGPUKIT_CUDA_ARCHS: '${arch}' is not an architecture. Expected a list such as "
         "'80;90a;80-virtual' (80 or newer), or the word 'release'.")
     endif()
-    set(number "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
-    if(CMAKE_MATCH_3)
-      list(APPEND options "-gencode=arch=compute_${number},code=compute_${number}")
-    else()
-      list(APPEND options "-gencode=arch=compute_${number},code=sm_${number}")
-    endif()
   endforeach()
   string(REPLACE ";" " " shown "${archs}")
   message(STATUS "CUDA architectures: ${shown}")
-  set(${out} "${options}" PARENT_SCOPE)
+  set(${out} "${archs}" PARENT_SCOPE)
 endfunction()
 
 # The architectures of the GPUs in this machine, as far as nvidia-smi tells; from 90 on with the suffix

@@ -7,36 +7,58 @@ endif()
 function(pygpukit_embed_kernels target)
   file(GLOB kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/native/kernels/*/*.cu")
   if(PYGPUKIT_CUDA AND kernels)
-    pygpukit_nvcc_command(nvcc)
+    pygpukit_setup_nvcc()
   endif()
+  file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/kernels")
   set(seen "")
   foreach(source IN LISTS kernels)
     cmake_path(GET source STEM LAST_ONLY name)
     if(name IN_LIST seen)
-      message(FATAL_ERROR "Two kernel files are named ${name}.cu; the name becomes gpk::image_${name} and must be unique.")
+      message(FATAL_ERROR
+        "Two kernel files are named ${name}.cu; the name becomes gpk::image_${name} and must be unique.")
     endif()
     list(APPEND seen "${name}")
     set(stem "${PROJECT_BINARY_DIR}/kernels/${name}")
-    set(embed "${PROJECT_SOURCE_DIR}/cmake/EmbedImage.cmake")
     if(PYGPUKIT_CUDA)
-      add_custom_command(
-        OUTPUT "${stem}.fatbin" "${stem}.cpp"
-        COMMAND ${nvcc} -I "${PROJECT_SOURCE_DIR}/native" -MD -MF "${stem}.d" -MT "${stem}.fatbin"
-                -o "${stem}.fatbin" "${source}"
-        COMMAND "${CMAKE_COMMAND}" "-DNAME=${name}" "-DSTEM=${stem}" -DCUDA=ON -P "${embed}"
-        DEPENDS "${source}" "${embed}" "${PROJECT_SOURCE_DIR}/cmake/image.cpp.in"
-        DEPFILE "${stem}.d"
-        COMMENT "Compiling kernels ${name}.cu"
-        VERBATIM)
+      pygpukit_compile_kernel("${source}" "${stem}" ${name})
     else()
-      add_custom_command(
-        OUTPUT "${stem}.cpp"
-        COMMAND "${CMAKE_COMMAND}" "-DNAME=${name}" "-DSTEM=${stem}" -DCUDA=OFF -P "${embed}"
-        DEPENDS "${embed}"
-        COMMENT ""
-        VERBATIM)
+      file(CONFIGURE OUTPUT "${stem}.cpp" CONTENT "#include \"base/image.hpp\"
+
+namespace gpk {
+extern const Image image_${name};
+const Image image_${name} = {nullptr, 0};
+}  // namespace gpk
+")
     endif()
     target_sources(${target} PRIVATE "${stem}.cpp")
   endforeach()
-  file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/kernels")
+endfunction()
+
+# One nvcc run an architecture: they run side by side, and ccache is right. (It preprocesses for a single
+# architecture; on a run for several it would miss a change under `#if __CUDA_ARCH__`.)
+function(pygpukit_compile_kernel source stem name)
+  set(parts "")
+  set(images "")
+  foreach(arch IN LISTS PYGPUKIT_ARCHS)
+    pygpukit_arch_options(${arch} options kind number)
+    set(part "${stem}.${arch}")
+    add_custom_command(
+      OUTPUT "${part}"
+      COMMAND ${PYGPUKIT_NVCC_COMMAND} ${options} -I "${PROJECT_SOURCE_DIR}/native"
+              -MD -MF "${part}.d" -MT "${part}" -o "${part}" "${source}"
+      DEPENDS "${source}"
+      DEPFILE "${part}.d"
+      COMMENT "Compiling ${name}.cu for ${arch}"
+      VERBATIM)
+    list(APPEND parts "${part}")
+    list(APPEND images "--image3=kind=${kind},sm=${number},file=${part}")
+  endforeach()
+  set(embed "${PROJECT_SOURCE_DIR}/cmake/EmbedImage.cmake")
+  add_custom_command(
+    OUTPUT "${stem}.fatbin" "${stem}.cpp"
+    COMMAND "${PYGPUKIT_FATBINARY}" "--create=${stem}.fatbin" -64 -compress-all --compress-mode=balance ${images}
+    COMMAND "${CMAKE_COMMAND}" "-DNAME=${name}" "-DSTEM=${stem}" -P "${embed}"
+    DEPENDS ${parts} "${embed}" "${PROJECT_SOURCE_DIR}/cmake/image.cpp.in"
+    COMMENT "Embedding ${name}"
+    VERBATIM)
 endfunction()
