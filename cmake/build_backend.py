@@ -16,8 +16,7 @@ Settings = dict[str, Any] | None
 
 # One minor series, so that the compiler, its headers and its PTX version belong together.
 _NVCC_WHEELS = [
-    f"nvidia-{name}==13.0.*"
-    for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")
+    f"nvidia-{name}==13.0.*" for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-runtime", "cuda-cccl")
 ]
 
 
