@@ -15,7 +15,7 @@
 
 namespace gpk {
 
-class Storage {
+class Storage : public std::enable_shared_from_this<Storage> {
    public:
     // Uninitialised memory from the device's pool, on the calling thread's current stream.
     static std::shared_ptr<Storage> allocate(Device& device, std::size_t bytes);
@@ -46,6 +46,7 @@ class Storage {
 
    private:
     void order(const std::shared_ptr<Stream>& stream, bool write);
+    void note_in_graph(Graph& graph);
 
     Device& device_;
     Block block_;

@@ -33,16 +33,16 @@ struct Block {
     DevicePtr pointer = 0;
     std::size_t bytes = 0;
     std::size_t class_bytes = 0;
-    std::shared_ptr<Stream> stream;  // whose order protects it
-    std::shared_ptr<GraphResource> arena;  // set where it belongs to a graph
+    std::shared_ptr<Stream> stream = nullptr;  // whose order protects it
+    std::shared_ptr<GraphResource> arena = nullptr;  // set where it belongs to a graph
 };
 
-class MemoryPool {
+class MemoryPool : public DeviceAttachment {
    public:
     static MemoryPool& of(Device& device);
 
     explicit MemoryPool(Device& device) : device_(device) {}
-    ~MemoryPool();  // nothing may be live
+    ~MemoryPool() override;
     MemoryPool(const MemoryPool&) = delete;
     MemoryPool& operator=(const MemoryPool&) = delete;
 
@@ -60,22 +60,31 @@ class MemoryPool {
     void set_limit(std::size_t bytes);
     std::size_t limit() const;
 
-    // The size that a request takes: a multiple of 256 bytes, four classes to a power of two.
+    // The size that a request takes: eight classes to a power of two, at least 256 bytes apart; from
+    // 64 MiB multiples of 2 MiB.
     static std::size_t class_bytes(std::size_t bytes);
 
    private:
-    friend class GraphArena;
     struct FreeBlock {
         DevicePtr pointer;
         std::shared_ptr<Stream> stream;
-    };
+        std::vector<std::shared_ptr<Event>> events;  // of other streams that used it
 
-    Block take(std::size_t bytes, std::size_t wanted, const std::shared_ptr<Stream>& stream, bool fresh);
-    std::size_t trim_locked();
+        bool idle() const;
+        void order_before(Stream& next) const;
+    };
+    using FreeList = std::map<std::size_t, std::vector<FreeBlock>>;
+    enum class Reuse { same_stream, idle, waiting };
+
+    Block allocate_for_capture(std::size_t bytes, const std::shared_ptr<Stream>& stream);
+    bool take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse, Block* block);
+    bool take_fresh(std::size_t wanted, Block* block);
+    std::size_t give_back(FreeList blocks) noexcept;
+    void count_allocation(std::size_t bytes);
 
     Device& device_;
     mutable std::mutex mutex_;
-    std::map<std::size_t, std::vector<FreeBlock>> free_;  // by class, the last freed at the back
+    FreeList free_;  // by class, the last freed at the back
     PoolStats stats_;
     std::size_t limit_ = 0;
 };

@@ -1,7 +1,10 @@
 // Device: one GPU, or the simulated one, with its driver, launcher and default stream.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,12 +16,18 @@ namespace gpk {
 
 class Stream;
 
+// What a higher layer (the memory pool) keeps for a device; it goes with the device.
+class DeviceAttachment {
+   public:
+    virtual ~DeviceAttachment() = default;
+};
+
 class Device {
    public:
     Device(int slot, std::string name, std::unique_ptr<Driver> driver);
     ~Device();
 
-    int slot() const noexcept { return slot_; }  // small and unique in this process: an array index
+    int slot() const noexcept { return slot_; }  // unique in this process, never reused
     const std::string& name() const noexcept { return name_; }  // "cuda:0", "cpu"
     bool is_cuda() const noexcept { return driver_->kind() == "cuda"; }
     const DeviceInfo& info() const noexcept { return driver_->info(); }
@@ -27,18 +36,27 @@ class Device {
     const std::shared_ptr<Stream>& default_stream() noexcept { return default_stream_; }
     void synchronize();
 
+    DeviceAttachment* attachment() const noexcept { return attachment_.load(std::memory_order_acquire); }
+    // Made once, by whoever asks first.
+    DeviceAttachment& attach(const std::function<std::unique_ptr<DeviceAttachment>()>& make);
+
    private:
     int slot_;
     std::string name_;
     std::unique_ptr<Driver> driver_;
     Launcher launcher_;
     std::shared_ptr<Stream> default_stream_;
+    std::mutex attach_mutex_;
+    std::unique_ptr<DeviceAttachment> attached_;
+    std::atomic<DeviceAttachment*> attachment_{nullptr};
 };
 
-inline constexpr int kMaxDevices = 64;
+// Kernels cache their functions for the devices in the first slots; later ones (tests) ask the driver.
+inline constexpr int kCachedDevices = 16;
 
 // "cpu", "cuda" (the first GPU) or "cuda:1". Throws Error (value) for another form and Error
-// (unsupported), with the reason, where there is no such device. Devices live as long as the process.
+// (unsupported), with the reason, where there is no such device. Devices live as
+// long as the process.
 Device& device(std::string_view name);
 
 // The calling thread's device: set_device's, else the one set by the process (PYGPUKIT_DEVICE), else
@@ -48,6 +66,9 @@ void set_device(Device& device);
 
 // Adds a device with a driver of its own, for tests: a second simulated GPU, with faults or a seed.
 Device& add_device(std::string name, std::unique_ptr<Driver> driver);
+// Takes such a device away again; nothing of it may be alive.
+void remove_device(Device& device);
+std::vector<std::string> device_names();  // those opened so far
 
 // Why no GPU can be used here; empty when one can. Does not warn.
 std::string why_no_cuda();

@@ -3,7 +3,8 @@
 
 #include <functional>
 #include <memory>
-#include <vector>
+#include <unordered_map>
+#include <utility>
 
 #include "driver/driver.hpp"
 #include "runtime/cost.hpp"
@@ -18,6 +19,8 @@ class GraphResource {
     virtual ~GraphResource() = default;
     // Before a launch on `stream`: orders it behind other streams' use of the same memory.
     virtual void before_launch(const std::shared_ptr<Stream>& stream) = 0;
+    // Whether it still matters once the capture has ended.
+    virtual bool needed() const { return true; }
 };
 
 class Graph {
@@ -41,7 +44,8 @@ class Graph {
     bool ready() const noexcept { return handle_ != nullptr; }
 
     void add_cost(const Cost& cost) noexcept;
-    void keep(std::shared_ptr<GraphResource> resource) { resources_.push_back(std::move(resource)); }
+    // Resources by what they stand for, so that each is kept once.
+    std::shared_ptr<GraphResource>& resource(const void* key) { return resources_[key]; }
     // The memory layer's arena for this graph, made by it at the first allocation.
     std::shared_ptr<GraphResource> arena;
 
@@ -51,7 +55,8 @@ class Graph {
     std::shared_ptr<Stream> stream_;  // captured from
     GraphHandle handle_ = nullptr;
     Cost cost_;
-    std::vector<std::shared_ptr<GraphResource>> resources_;
+    std::shared_ptr<Stream> last_launch_;
+    std::unordered_map<const void*, std::shared_ptr<GraphResource>> resources_;
 };
 
 }  // namespace gpk

@@ -19,7 +19,9 @@ class Kernel {
     const char* name() const noexcept { return def_.name; }
 
     FunctionHandle on(Device& device) const {
-        const FunctionHandle known = functions_[device.slot()].load(std::memory_order_acquire);
+        const int slot = device.slot();
+        if (slot >= kCachedDevices) return device.driver().function(def_);
+        const FunctionHandle known = functions_[slot].load(std::memory_order_acquire);
         return known != nullptr ? known : resolve(device);
     }
 
@@ -27,7 +29,7 @@ class Kernel {
     FunctionHandle resolve(Device& device) const;
 
     KernelDef def_;
-    mutable std::atomic<FunctionHandle> functions_[kMaxDevices] = {};
+    mutable std::atomic<FunctionHandle> functions_[kCachedDevices] = {};
 };
 
 }  // namespace gpk

@@ -53,8 +53,13 @@ class Launcher {
     void fill(Stream& stream, DevicePtr to, std::uint8_t value, std::size_t bytes);
     void graph(Stream& stream, GraphHandle graph, const Cost& cost);
 
-    // Null for none. The hook must outlive its last call: whoever removes it synchronizes first.
-    void set_hook(LaunchHook* hook) noexcept { hook_.store(hook, std::memory_order_release); }
+    // One hook at a time; false where there is another. It must outlive the calls it is in: whoever
+    // clears it waits for the threads that launch.
+    bool try_set_hook(LaunchHook* hook) noexcept {
+        LaunchHook* none = nullptr;
+        return hook_.compare_exchange_strong(none, hook, std::memory_order_acq_rel);
+    }
+    void clear_hook(LaunchHook* hook) noexcept { hook_.compare_exchange_strong(hook, nullptr, std::memory_order_acq_rel); }
     LaunchHook* hook() const noexcept { return hook_.load(std::memory_order_acquire); }
 
    private:

@@ -1,8 +1,11 @@
 // Stream and Event: the order of work on a device.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "driver/driver.hpp"
 
@@ -31,7 +34,7 @@ class Stream {
     void wait(Stream& other);  // for what `other` holds now
 
     // The capture under way on this stream, or null. See runtime/graph.hpp.
-    Graph* capture() const noexcept { return capture_; }
+    Graph* capture() const noexcept { return capture_.load(std::memory_order_acquire); }
 
    private:
     friend class Graph;
@@ -41,7 +44,9 @@ class Stream {
     StreamHandle handle_;
     std::uint64_t id_;
     int priority_;
-    Graph* capture_ = nullptr;
+    std::atomic<Graph*> capture_{nullptr};
+    std::mutex marker_mutex_;
+    std::unique_ptr<Event> marker_;  // records "now" for streams that wait for this one
 };
 
 // The calling thread's stream on a device: the device's default one unless a StreamScope is open.

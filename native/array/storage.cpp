@@ -1,0 +1,101 @@
+#include "array/storage.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace gpk {
+
+namespace {
+
+bool contains(const std::vector<std::shared_ptr<Stream>>& streams, const std::shared_ptr<Stream>& stream) {
+    return std::find(streams.begin(), streams.end(), stream) != streams.end();
+}
+
+// A storage that a graph's work reads or writes, kept alive and ordered with it.
+class StorageUse : public GraphResource {
+   public:
+    explicit StorageUse(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {}
+    void before_launch(const std::shared_ptr<Stream>& stream) override { storage_->before_write(stream); }
+
+   private:
+    std::shared_ptr<Storage> storage_;
+};
+
+// A storage in the graph's own memory: its arrays may go before the graph, which then has no one to tell.
+class ArenaUse : public GraphResource {
+   public:
+    explicit ArenaUse(std::weak_ptr<Storage> storage) : storage_(std::move(storage)) {}
+    void before_launch(const std::shared_ptr<Stream>& stream) override {
+        if (const auto storage = storage_.lock()) storage->before_write(stream);
+    }
+    bool needed() const override { return !storage_.expired(); }
+
+   private:
+    std::weak_ptr<Storage> storage_;
+};
+
+}  // namespace
+
+Storage::Storage(Device& device, Block block, std::function<void()> release)
+    : device_(device), block_(std::move(block)), release_(std::move(release)), only_(block_.stream.get()) {}
+
+Storage::~Storage() {
+    if (release_) {
+        release_();
+    } else {
+        MemoryPool::of(device_).release(std::move(block_), users_);
+    }
+}
+
+std::shared_ptr<Storage> Storage::allocate(Device& device, std::size_t bytes) {
+    return std::make_shared<Storage>(device, MemoryPool::of(device).allocate(bytes, current_stream(device)), nullptr);
+}
+
+std::shared_ptr<Storage> Storage::borrow(Device& device, DevicePtr pointer, std::size_t bytes,
+                                         std::function<void()> release) {
+    return std::make_shared<Storage>(device, Block{.pointer = pointer, .bytes = bytes, .class_bytes = bytes},
+                                     std::move(release));
+}
+
+void Storage::note_in_graph(Graph& graph) {
+    auto& noted = graph.resource(this);
+    const bool in_arena = block_.arena != nullptr && block_.arena == graph.arena;
+    if (in_arena) {
+        noted = std::make_shared<ArenaUse>(weak_from_this());  // anew: a dead storage may have had this address
+    } else if (!noted) {
+        noted = std::make_shared<StorageUse>(shared_from_this());
+    }
+}
+
+void Storage::order(const std::shared_ptr<Stream>& stream, bool write) {
+    if (Graph* graph = stream->capture()) return note_in_graph(*graph);
+    std::lock_guard lock(mutex_);
+    if (users_.empty()) {
+        // The first stream that differs from the one this storage was made on, or the first of all.
+        if (block_.stream) {
+            users_.push_back(block_.stream);
+            writer_ = block_.stream;
+        } else if (only_.load(std::memory_order_relaxed) == nullptr) {
+            users_.push_back(stream);
+            writer_ = stream;
+            only_.store(stream.get(), std::memory_order_release);
+            return;
+        }
+    }
+    only_.store(nullptr, std::memory_order_release);
+    if (writer_ && writer_ != stream && !contains(readers_, stream)) stream->wait(*writer_);
+    if (write) {
+        for (const auto& reader : readers_) {
+            if (reader != stream) stream->wait(*reader);
+        }
+        readers_.clear();
+        writer_ = stream;
+    } else if (!contains(readers_, stream)) {
+        readers_.push_back(stream);
+    }
+    if (!contains(users_, stream)) users_.push_back(stream);
+}
+
+}  // namespace gpk

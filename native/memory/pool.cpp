@@ -1,0 +1,249 @@
+#include "memory/pool.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+
+namespace gpk {
+
+namespace {
+
+constexpr std::size_t kSmallest = 256;
+constexpr std::size_t kLarge = std::size_t{64} << 20;
+constexpr std::size_t kLargeStep = std::size_t{2} << 20;
+
+constexpr std::size_t round_up(std::size_t value, std::size_t step) { return (value + step - 1) / step * step; }
+
+// The memory of one graph: what its captured work allocated. Blocks freed during the capture are used
+// again within it; everything goes back to the pool with the graph.
+class GraphArena : public GraphResource {
+   public:
+    explicit GraphArena(MemoryPool& pool) : pool_(pool) {}
+    ~GraphArena() override {
+        for (Block& block : all_) pool_.release(std::move(block), launched_on_);
+    }
+
+    bool take(std::size_t wanted, DevicePtr* pointer) {
+        auto& blocks = free_[wanted];
+        if (blocks.empty()) return false;
+        *pointer = blocks.back();
+        blocks.pop_back();
+        return true;
+    }
+    void add(Block block) { all_.push_back(std::move(block)); }
+    void put_back(const Block& block) { free_[block.class_bytes].push_back(block.pointer); }
+
+    void before_launch(const std::shared_ptr<Stream>& stream) override {
+        if (std::find(launched_on_.begin(), launched_on_.end(), stream) == launched_on_.end()) {
+            launched_on_.push_back(stream);
+        }
+    }
+
+   private:
+    MemoryPool& pool_;
+    std::map<std::size_t, std::vector<DevicePtr>> free_;
+    std::vector<Block> all_;
+    std::vector<std::shared_ptr<Stream>> launched_on_;
+};
+
+}  // namespace
+
+MemoryPool& MemoryPool::of(Device& device) {
+    if (DeviceAttachment* known = device.attachment()) return static_cast<MemoryPool&>(*known);
+    return static_cast<MemoryPool&>(device.attach([&] { return std::make_unique<MemoryPool>(device); }));
+}
+
+MemoryPool::~MemoryPool() { trim(); }
+
+std::size_t MemoryPool::class_bytes(std::size_t bytes) {
+    if (bytes <= kSmallest) return kSmallest;
+    if (bytes >= kLarge) return round_up(bytes, kLargeStep);
+    return round_up(bytes, std::max(kSmallest, std::bit_floor(bytes - 1) / 8));
+}
+
+bool MemoryPool::FreeBlock::idle() const {
+    return stream->query() && std::all_of(events.begin(), events.end(), [](const auto& event) { return event->query(); });
+}
+
+void MemoryPool::FreeBlock::order_before(Stream& next) const {
+    next.wait(*stream);
+    for (const auto& event : events) next.wait(*event);
+}
+
+// Finds a cached block that may be had in the given way; large requests accept up to a quarter more.
+bool MemoryPool::take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse, Block* block) {
+    const std::size_t most = wanted >= kLarge ? wanted + wanted / 4 : wanted;
+    for (auto list = free_.lower_bound(wanted); list != free_.end() && list->first <= most; ++list) {
+        auto& blocks = list->second;
+        const auto found = std::find_if(blocks.rbegin(), blocks.rend(), [&](const FreeBlock& each) {
+            // A capturing stream may not be asked or waited for.
+            if (each.stream != stream && each.stream->capture() != nullptr) return false;
+            switch (reuse) {
+                case Reuse::same_stream: return each.stream == stream && each.events.empty();
+                case Reuse::idle: return each.idle();
+                case Reuse::waiting: return true;
+            }
+            return false;
+        });
+        if (found == blocks.rend()) continue;
+        if (reuse == Reuse::waiting) found->order_before(*stream);
+        block->pointer = found->pointer;
+        block->class_bytes = list->first;
+        blocks.erase(std::next(found).base());
+        stats_.cached_bytes -= list->first;
+        return true;
+    }
+    return false;
+}
+
+bool MemoryPool::take_fresh(std::size_t wanted, Block* block) {
+    if (limit_ != 0 && stats_.reserved_bytes + wanted > limit_) return false;
+    try {
+        block->pointer = device_.driver().allocate(wanted);
+    } catch (const DriverError& failure) {
+        if (failure.kind() != ErrorKind::memory) throw;
+        return false;
+    }
+    block->class_bytes = wanted;
+    stats_.reserved_bytes += wanted;
+    ++stats_.driver_allocations;
+    return true;
+}
+
+void MemoryPool::count_allocation(std::size_t bytes) {
+    stats_.live_bytes += bytes;
+    stats_.peak_live_bytes = std::max(stats_.peak_live_bytes, stats_.live_bytes);
+    ++stats_.allocations;
+    ++stats_.live_blocks;
+}
+
+Block MemoryPool::allocate(std::size_t bytes, const std::shared_ptr<Stream>& stream) {
+    if (bytes == 0) return {.stream = stream};
+    if (stream->capture() != nullptr) return allocate_for_capture(bytes, stream);
+    const std::size_t wanted = class_bytes(bytes);
+    Block block{.bytes = bytes, .stream = stream};
+    std::unique_lock lock(mutex_);
+    bool found = take_cached(wanted, stream, Reuse::same_stream, &block) ||
+                 take_cached(wanted, stream, Reuse::idle, &block) || take_fresh(wanted, &block) ||
+                 take_cached(wanted, stream, Reuse::waiting, &block);
+    if (!found) {
+        // What is cached in other classes makes room. Its streams are waited for: this is the last resort.
+        FreeList unused = std::exchange(free_, {});
+        stats_.cached_bytes = 0;
+        stats_.reserved_bytes -= give_back(std::move(unused));
+        found = take_fresh(wanted, &block);
+    }
+    if (!found) {
+        const PoolStats now = stats_;
+        const std::size_t limit = limit_;
+        lock.unlock();
+        const MemoryInfo memory = device_.driver().memory_info();
+        throw error(ErrorKind::memory,
+                    {.call = str("allocation on ", device_.name()),
+                     .expected = str(bytes, " bytes free"),
+                     .got = str(memory.free_bytes, " of ", memory.total_bytes, " bytes free on the device; this pool holds ",
+                                now.live_bytes, " in ", now.live_blocks, " live blocks",
+                                limit != 0 ? str(" and may take ", limit) : ""),
+                     .fix = "free arrays, or work in smaller pieces"});
+    }
+    count_allocation(bytes);
+    return block;
+}
+
+Block MemoryPool::allocate_for_capture(std::size_t bytes, const std::shared_ptr<Stream>& stream) {
+    Graph& graph = *stream->capture();
+    if (!graph.arena) graph.arena = std::make_shared<GraphArena>(*this);
+    auto& arena = static_cast<GraphArena&>(*graph.arena);
+    Block block{.bytes = bytes, .class_bytes = class_bytes(bytes), .stream = stream, .arena = graph.arena};
+    if (!arena.take(block.class_bytes, &block.pointer)) {
+        // Only memory that no stream uses: an event from outside cannot be waited for in a capture.
+        std::unique_lock lock(mutex_);
+        Block fresh{.bytes = bytes, .stream = stream};
+        if (!take_fresh(block.class_bytes, &fresh)) {
+            throw error(ErrorKind::memory, {.call = "allocation during a graph capture",
+                                            .expected = str(bytes, " bytes free"),
+                                            .got = str("a pool of ", stats_.reserved_bytes, " bytes that cannot grow"),
+                                            .fix = "free arrays and trim the pool before the capture"});
+        }
+        count_allocation(bytes);
+        lock.unlock();
+        block.pointer = fresh.pointer;
+        arena.add(std::move(fresh));
+    }
+    return block;
+}
+
+void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>& others) noexcept {
+    if (block.pointer == 0) return;
+    if (block.arena) {
+        static_cast<GraphArena&>(*block.arena).put_back(block);
+        return;
+    }
+    FreeBlock freed{block.pointer, block.stream, {}};
+    try {
+        for (const auto& other : others) {
+            if (other == block.stream) continue;
+            auto event = std::make_shared<Event>(device_);
+            event->record(*other);
+            freed.events.push_back(std::move(event));
+        }
+    } catch (const Error& failure) {
+        // Without an event nobody may reuse the block before the device is idle, so wait for that here.
+        log(LogLevel::warning, str("memory pool: ", failure.what(), "; waiting for the device instead"));
+        try {
+            device_.synchronize();
+        } catch (const Error& lost) {
+            log(LogLevel::warning, str("memory pool: ", lost.what()));
+        }
+        freed.events.clear();
+    }
+    std::lock_guard lock(mutex_);
+    free_[block.class_bytes].push_back(std::move(freed));
+    stats_.cached_bytes += block.class_bytes;
+    stats_.live_bytes -= block.bytes;
+    --stats_.live_blocks;
+}
+
+std::size_t MemoryPool::give_back(FreeList blocks) noexcept {
+    std::size_t bytes = 0;
+    for (auto& [size, list] : blocks) {
+        for (FreeBlock& block : list) {
+            // The driver's free waits for work that may still use the block.
+            device_.driver().free(block.pointer);
+            bytes += size;
+        }
+    }
+    return bytes;
+}
+
+std::size_t MemoryPool::trim() {
+    std::lock_guard lock(mutex_);
+    const std::size_t bytes = give_back(std::exchange(free_, {}));
+    stats_.cached_bytes = 0;
+    stats_.reserved_bytes -= bytes;
+    return bytes;
+}
+
+PoolStats MemoryPool::stats() const {
+    std::lock_guard lock(mutex_);
+    return stats_;
+}
+
+void MemoryPool::reset_peak() {
+    std::lock_guard lock(mutex_);
+    stats_.peak_live_bytes = stats_.live_bytes;
+}
+
+void MemoryPool::set_limit(std::size_t bytes) {
+    std::lock_guard lock(mutex_);
+    limit_ = bytes;
+}
+
+std::size_t MemoryPool::limit() const {
+    std::lock_guard lock(mutex_);
+    return limit_;
+}
+
+}  // namespace gpk

@@ -1,0 +1,146 @@
+#include "runtime/device.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/platform.hpp"
+#include "driver/cuda_driver.hpp"
+#include "driver/sim_driver.hpp"
+#include "runtime/stream.hpp"
+
+namespace gpk {
+
+Device::Device(int slot, std::string name, std::unique_ptr<Driver> driver)
+    : slot_(slot), name_(std::move(name)), driver_(std::move(driver)), launcher_(*this) {
+    default_stream_ = Stream::create(*this);
+}
+
+Device::~Device() = default;
+
+void Device::synchronize() { driver_->synchronize(); }
+
+DeviceAttachment& Device::attach(const std::function<std::unique_ptr<DeviceAttachment>()>& make) {
+    std::lock_guard lock(attach_mutex_);
+    if (!attached_) {
+        attached_ = make();
+        attachment_.store(attached_.get(), std::memory_order_release);
+    }
+    return *attached_;
+}
+
+namespace {
+
+constexpr std::string_view kFallback = "Falling back to CPU simulation backend";
+
+struct Registry {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<Device>> devices;
+    int next_slot = 0;
+
+    Device* find(std::string_view name) {
+        for (auto& device : devices) {
+            if (device->name() == name) return device.get();
+        }
+        return nullptr;
+    }
+    Device& add(std::string name, std::unique_ptr<Driver> driver) {
+        return *devices.emplace_back(
+            std::make_unique<Device>(next_slot++, std::move(name), std::move(driver)));
+    }
+};
+
+// Never destroyed: the driver may be gone before static objects are.
+Registry& registry() {
+    static Registry* const instance = new Registry;
+    return *instance;
+}
+
+thread_local Device* thread_device = nullptr;
+
+[[noreturn]] void no_such_device(std::string_view wanted, const std::string& expected) {
+    throw error(ErrorKind::value, {.call = "device",
+                                   .expected = expected,
+                                   .got = str("'", wanted, "'"),
+                                   .fix = "`pygpukit doctor` lists what is here"});
+}
+
+// "cuda" or "cuda:<ordinal>" to an ordinal that can be used.
+int cuda_ordinal(std::string_view wanted) {
+    const CudaAvailability& found = cuda_availability();
+    if (found.ordinals.empty()) {
+        throw error(ErrorKind::unsupported, {.call = str("device '", wanted, "'"),
+                                             .got = found.reason,
+                                             .fix = "use device 'cpu', or run `pygpukit doctor`"});
+    }
+    if (wanted == "cuda") return found.ordinals.front();
+    int ordinal = 0;
+    const std::string_view digits = wanted.substr(5);
+    const bool numeric = !digits.empty() && digits.size() <= 3 &&
+                         std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (numeric) ordinal = std::stoi(std::string(digits));
+    if (!numeric || std::find(found.ordinals.begin(), found.ordinals.end(), ordinal) == found.ordinals.end()) {
+        std::string names;
+        for (int i : found.ordinals) names += str(names.empty() ? "" : ", ", "'cuda:", i, "'");
+        no_such_device(wanted, str("one of ", names, " or 'cpu'"));
+    }
+    return ordinal;
+}
+
+Device& open_default() {
+    if (const auto wanted = platform::environment("PYGPUKIT_DEVICE")) return device(*wanted);
+    const CudaAvailability& found = cuda_availability();
+    if (!found.ordinals.empty()) return device("cuda");
+    log(LogLevel::warning, str(found.reason, ". ", kFallback));
+    return device("cpu");
+}
+
+}  // namespace
+
+Device& device(std::string_view wanted) {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    if (Device* known = all.find(wanted)) return *known;
+    if (wanted == "cpu") return all.add("cpu", make_sim_driver({}));
+    if (wanted != "cuda" && wanted.substr(0, 5) != "cuda:") no_such_device(wanted, "'cpu', 'cuda' or 'cuda:<number>'");
+    const int ordinal = cuda_ordinal(wanted);
+    const std::string name = str("cuda:", ordinal);
+    if (Device* known = all.find(name)) return *known;
+    return all.add(name, make_cuda_driver(ordinal));
+}
+
+Device& current_device() {
+    if (thread_device != nullptr) return *thread_device;
+    static Device& process_device = open_default();
+    return process_device;
+}
+
+void set_device(Device& device) { thread_device = &device; }
+
+Device& add_device(std::string name, std::unique_ptr<Driver> driver) {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    if (all.find(name) != nullptr) no_such_device(name, "a name not in use");
+    return all.add(std::move(name), std::move(driver));
+}
+
+void remove_device(Device& device) {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    if (thread_device == &device) thread_device = nullptr;
+    std::erase_if(all.devices, [&](const auto& each) { return each.get() == &device; });
+}
+
+std::vector<std::string> device_names() {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    std::vector<std::string> names;
+    for (const auto& device : all.devices) names.push_back(device->name());
+    return names;
+}
+
+std::string why_no_cuda() { return cuda_availability().ordinals.empty() ? cuda_availability().reason : ""; }
+
+int cuda_device_count() { return static_cast<int>(cuda_availability().ordinals.size()); }
+
+}  // namespace gpk

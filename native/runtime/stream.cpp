@@ -1,0 +1,110 @@
+#include "runtime/stream.hpp"
+
+#include <atomic>
+#include <vector>
+
+#include "base/error.hpp"
+#include "runtime/device.hpp"
+
+namespace gpk {
+
+namespace {
+
+std::atomic<std::uint64_t> next_stream_id{1};
+
+// The open scopes of this thread, one entry a device.
+thread_local std::vector<std::shared_ptr<Stream>> scoped;
+
+void check_same_device(const char* call, const Device& a, const Device& b) {
+    if (&a != &b) {
+        throw error(ErrorKind::value, {.call = call,
+                                       .expected = str("something on ", a.name()),
+                                       .got = str("something on ", b.name())});
+    }
+}
+
+}  // namespace
+
+Stream::Stream(Device& device, int priority)
+    : device_(device),
+      handle_(device.driver().stream_create(priority)),
+      id_(next_stream_id.fetch_add(1, std::memory_order_relaxed)),
+      priority_(priority) {}
+
+std::shared_ptr<Stream> Stream::create(Device& device, int priority) {
+    const DeviceInfo& info = device.info();
+    if (priority > info.lowest_priority || priority < info.highest_priority) {
+        throw error(ErrorKind::value, {.call = "Stream",
+                                       .argument = "priority",
+                                       .expected = str(info.highest_priority, " (most urgent) to ", info.lowest_priority),
+                                       .got = str(priority)});
+    }
+    return std::shared_ptr<Stream>(new Stream(device, priority));
+}
+
+Stream::~Stream() {
+    marker_.reset();
+    device_.driver().stream_destroy(handle_);
+}
+
+void Stream::synchronize() { device_.driver().stream_synchronize(handle_); }
+
+bool Stream::query() { return device_.driver().stream_query(handle_); }
+
+void Stream::wait(const Event& event) {
+    check_same_device("Stream.wait", device_, event.device());
+    device_.driver().stream_wait_event(handle_, event.handle());
+}
+
+void Stream::wait(Stream& other) {
+    if (&other == this) return;
+    check_same_device("Stream.wait", device_, other.device_);
+    // Held over both calls: a wait is for the latest record, which must be this one.
+    std::lock_guard lock(other.marker_mutex_);
+    if (!other.marker_) other.marker_ = std::make_unique<Event>(other.device_);
+    other.marker_->record(other);
+    wait(*other.marker_);
+}
+
+const std::shared_ptr<Stream>& current_stream(Device& device) {
+    for (const auto& stream : scoped) {
+        if (&stream->device() == &device) return stream;
+    }
+    return device.default_stream();
+}
+
+std::shared_ptr<Stream> set_current_stream(std::shared_ptr<Stream> stream) {
+    for (auto& open : scoped) {
+        if (&open->device() == &stream->device()) return std::exchange(open, std::move(stream));
+    }
+    std::shared_ptr<Stream> previous = stream->device().default_stream();
+    scoped.push_back(std::move(stream));
+    return previous;
+}
+
+Event::Event(Device& device, bool timing)
+    : device_(device), handle_(device.driver().event_create(timing)), timing_(timing) {}
+
+Event::~Event() { device_.driver().event_destroy(handle_); }
+
+void Event::record(Stream& stream) {
+    check_same_device("Event.record", device_, stream.device());
+    device_.driver().event_record(handle_, stream.handle());
+}
+
+bool Event::query() const { return device_.driver().event_query(handle_); }
+
+void Event::synchronize() const { device_.driver().event_synchronize(handle_); }
+
+float Event::elapsed_ms(const Event& start) const {
+    check_same_device("Event.elapsed_ms", device_, start.device_);
+    if (!timing_ || !start.timing_) {
+        throw error(ErrorKind::value, {.call = "Event.elapsed_ms",
+                                       .expected = "two events made with timing",
+                                       .got = "one made without",
+                                       .fix = "make both with timing=True"});
+    }
+    return device_.driver().event_elapsed_ms(start.handle_, handle_);
+}
+
+}  // namespace gpk

@@ -1,0 +1,47 @@
+#include "runtime/trace.hpp"
+
+#include <chrono>
+
+#include "base/error.hpp"
+#include "runtime/device.hpp"
+#include "runtime/stream.hpp"
+
+namespace gpk {
+
+namespace {
+
+std::int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+thread_local std::int64_t asked_at = 0;
+
+}  // namespace
+
+Trace::Trace(Device& device) : device_(device) {
+    if (!device.launcher().try_set_hook(this)) {
+        throw error(ErrorKind::value, {.call = "trace",
+                                       .expected = str("no other trace on ", device.name()),
+                                       .got = "one that is running",
+                                       .fix = "stop it first"});
+    }
+}
+
+Trace::~Trace() { stop(); }
+
+void Trace::stop() { device_.launcher().clear_hook(this); }
+
+void Trace::before(const WorkRecord&) { asked_at = now_ns(); }
+
+void Trace::after(const WorkRecord& work) noexcept {
+    std::lock_guard lock(mutex_);
+    entries_.push_back({work.kind, std::string(work.name), work.stream->id(), work.config, work.cost, asked_at, now_ns()});
+}
+
+std::vector<TraceEntry> Trace::entries() const {
+    std::lock_guard lock(mutex_);
+    return entries_;
+}
+
+}  // namespace gpk
