@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,6 +13,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "base/error.hpp"
@@ -78,6 +81,21 @@ unsigned hardware_threads() {
     if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
     return static_cast<unsigned>(std::max(1, CPU_COUNT(&allowed)));
 }
+
+std::string gpu_driver_version() {
+    // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  <date>"
+    std::ifstream file("/proc/driver/nvidia/version");
+    std::string line;
+    std::getline(file, line);
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+        const bool digits_and_dots = word.find_first_not_of("0123456789.") == std::string::npos;
+        if (digits_and_dots && word.find('.') != std::string::npos) return word;
+    }
+    return {};
+}
+
+void on_fork_in_child(void (*call)()) { pthread_atfork(nullptr, nullptr, call); }
 
 namespace {
 

@@ -28,6 +28,12 @@ std::string user_cache_folder();  // $XDG_CACHE_HOME or ~/.cache
 std::size_t physical_memory_bytes();
 unsigned hardware_threads();  // those this process may run on
 
+// The NVIDIA kernel driver's own version, "580.65.06"; empty where it does not say.
+std::string gpu_driver_version();
+
+// Calls `call` in each child process, right after a fork.
+void on_fork_in_child(void (*call)());
+
 // A whole file, mapped read-only. Throws Error (file) where it cannot be opened.
 class MappedFile {
    public:
