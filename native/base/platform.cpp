@@ -31,8 +31,7 @@ std::optional<std::string> environment(const char* name) {
 
 void* open_library(const std::string& path, std::string* reason) {
     const bool absolute = !path.empty() && path.front() == '/';
-    const bool bare_versioned =
-        path.find('/') == std::string::npos && path.find(".so.") != std::string::npos;
+    const bool bare_versioned = path.find('/') == std::string::npos && path.find(".so.") != std::string::npos;
     if (!absolute && !bare_versioned) {
         *reason = "not an absolute path or a versioned library name";
         return nullptr;

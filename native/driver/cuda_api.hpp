@@ -27,7 +27,7 @@ namespace gpk::cuda {
     X(cuCtxSetCurrent, (CUcontext context))                                                         \
     X(cuCtxSynchronize, ())                                                                         \
     X(cuCtxGetStreamPriorityRange, (int* lowest, int* highest))                                     \
-    X(cuMemGetInfo_v2, (std::size_t * free_bytes, std::size_t* total_bytes))                        \
+    X(cuMemGetInfo_v2, (std::size_t * free_bytes, std::size_t * total_bytes))                       \
     X(cuMemAlloc_v2, (CUdeviceptr * pointer, std::size_t bytes))                                    \
     X(cuMemFree_v2, (CUdeviceptr pointer))                                                          \
     X(cuMemHostAlloc, (void** pointer, std::size_t bytes, unsigned flags))                          \
@@ -54,17 +54,16 @@ namespace gpk::cuda {
     X(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char* name))              \
     X(cuFuncGetAttribute, (int* value, int attribute, CUfunction function))                         \
     X(cuFuncSetAttribute, (CUfunction function, int attribute, int value))                          \
-    X(cuLaunchKernelEx,                                                                             \
-      (const CUlaunchConfig* config, CUfunction function, void** params, void** extra))
+    X(cuLaunchKernelEx, (const CUlaunchConfig* config, CUfunction function, void** params, void** extra))
 
 // Null where the library lacks them; graphs are then refused and everything else works.
-#define GPK_CUDA_GRAPH_CALLS(X)                                                      \
-    X(cuStreamBeginCapture_v2, (CUstream stream, int mode))                          \
-    X(cuStreamEndCapture, (CUstream stream, CUgraph * graph))                        \
+#define GPK_CUDA_GRAPH_CALLS(X)                                                                   \
+    X(cuStreamBeginCapture_v2, (CUstream stream, int mode))                                       \
+    X(cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                     \
     X(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags)) \
-    X(cuGraphGetNodes, (CUgraph graph, CUgraphNode * nodes, std::size_t * count))    \
-    X(cuGraphLaunch, (CUgraphExec exec, CUstream stream))                            \
-    X(cuGraphExecDestroy, (CUgraphExec exec))                                        \
+    X(cuGraphGetNodes, (CUgraph graph, CUgraphNode * nodes, std::size_t * count))                 \
+    X(cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                         \
+    X(cuGraphExecDestroy, (CUgraphExec exec))                                                     \
     X(cuGraphDestroy, (CUgraph graph))
 
 struct CudaApi {

@@ -109,11 +109,11 @@ std::unique_ptr<Driver> make_cuda_driver(int ordinal) {
     const Opened& cuda = opened();
     if (std::find(cuda.availability.ordinals.begin(), cuda.availability.ordinals.end(), ordinal) ==
         cuda.availability.ordinals.end()) {
-        throw error(ErrorKind::unsupported, {.call = str("device 'cuda:", ordinal, "'"),
-                                             .got = cuda.availability.reason.empty()
-                                                        ? "no usable GPU of that number"
-                                                        : cuda.availability.reason,
-                                             .fix = "`pygpukit doctor` lists what is here"});
+        throw error(ErrorKind::unsupported,
+                    {.call = str("device 'cuda:", ordinal, "'"),
+                     .got = cuda.availability.reason.empty() ? "no usable GPU of that number"
+                                                             : cuda.availability.reason,
+                     .fix = "`pygpukit doctor` lists what is here"});
     }
     return make_cuda_driver(cuda.api, ordinal);
 }

@@ -51,10 +51,11 @@ LoadedFunction* function_of(FunctionHandle handle) { return reinterpret_cast<Loa
 LoadedGraph* graph_of(GraphHandle handle) { return reinterpret_cast<LoadedGraph*>(handle); }
 
 // A driver call in the device's context; a failure becomes DriverError with the call's name.
-#define GPK_CALL(name, ...)                                                              \
-    do {                                                                                 \
-        const CUresult code = api_.name(__VA_ARGS__);                                    \
-        if (code != CUDA_SUCCESS) [[unlikely]] fail(api_, #name, code);                  \
+#define GPK_CALL(name, ...)                           \
+    do {                                              \
+        const CUresult code = api_.name(__VA_ARGS__); \
+        if (code != CUDA_SUCCESS) [[unlikely]]        \
+            fail(api_, #name, code);                  \
     } while (false)
 
 class CudaDriver final : public Driver {
@@ -105,7 +106,8 @@ class CudaDriver final : public Driver {
    private:
     // Makes our context the thread's current one: another library may have set its own since.
     void enter() const {
-        if (forked_after_init.load(std::memory_order_relaxed)) [[unlikely]] throw_forked();
+        if (forked_after_init.load(std::memory_order_relaxed)) [[unlikely]]
+            throw_forked();
         CUcontext current = nullptr;
         if (api_.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current != context_) [[unlikely]] {
             GPK_CALL(cuCtxSetCurrent, context_);
@@ -141,7 +143,8 @@ CudaDriver::CudaDriver(const CudaApi& api, int ordinal) : api_(api) {
     info_.multiprocessors = device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     info_.max_threads_per_block = device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
     info_.clock_khz = device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
-    info_.l2_bytes = static_cast<std::size_t>(device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
+    info_.l2_bytes =
+        static_cast<std::size_t>(device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
     info_.shared_bytes_per_block = static_cast<std::size_t>(
         device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
     GPK_CALL(cuDriverGetVersion, &info_.driver_version);
@@ -153,7 +156,8 @@ CudaDriver::CudaDriver(const CudaApi& api, int ordinal) : api_(api) {
                platform::environment("PYGPUKIT_NO_OVERLAP").value_or("0") != "1";
     // With address translation (Grace), the GPU may read pageable memory itself, after the call returned.
     reads_pageable_memory_late_ =
-        device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) != 0;
+        device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES) !=
+        0;
     GPK_CALL(cuDevicePrimaryCtxRetain, &context_, device_);
     try {
         enter();
@@ -227,8 +231,8 @@ void CudaDriver::free_host(void* pointer) noexcept {
 // The driver's manual only says that a copy with pageable memory "might be synchronous".
 bool CudaDriver::must_wait_for_host_copy(CUstream stream, const void* host) const {
     unsigned type = 0;
-    const CUresult code =
-        api_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, reinterpret_cast<CUdeviceptr>(host));
+    const CUresult code = api_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                                     reinterpret_cast<CUdeviceptr>(host));
     if (code == CUDA_SUCCESS && type == CU_MEMORYTYPE_HOST) return false;  // pinned
     int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
     GPK_CALL(cuStreamIsCapturing, stream, &capturing);
@@ -350,10 +354,9 @@ LoadedImage& CudaDriver::load(const Image& image, const char* kernel) {
 
 FunctionHandle CudaDriver::function(const KernelDef& def) {
     if (def.image == nullptr || def.image->data == nullptr) {
-        throw error(ErrorKind::unsupported,
-                    {.call = str("kernel '", def.name, "'"),
-                     .got = "a PyGPUkit that was built without device code",
-                     .fix = "rebuild without PYGPUKIT_CUDA=0, or use device 'cpu'"});
+        throw error(ErrorKind::unsupported, {.call = str("kernel '", def.name, "'"),
+                                             .got = "a PyGPUkit that was built without device code",
+                                             .fix = "rebuild without PYGPUKIT_CUDA=0, or use device 'cpu'"});
     }
     enter();
     std::lock_guard lock(images_mutex_);
@@ -393,8 +396,10 @@ FunctionInfo CudaDriver::function_info(FunctionHandle function) {
     const CUfunction which = function_of(function)->function;
     FunctionInfo info;
     info.registers = function_attribute(which, CU_FUNC_ATTRIBUTE_NUM_REGS);
-    info.shared_bytes = static_cast<std::size_t>(function_attribute(which, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
-    info.local_bytes = static_cast<std::size_t>(function_attribute(which, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
+    info.shared_bytes =
+        static_cast<std::size_t>(function_attribute(which, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
+    info.local_bytes =
+        static_cast<std::size_t>(function_attribute(which, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES));
     info.max_threads_per_block = function_attribute(which, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
     return info;
 }
@@ -427,7 +432,8 @@ void CudaDriver::launch(StreamHandle stream, FunctionHandle function, const Laun
 void CudaDriver::capture_begin(StreamHandle stream) {
     if (api_.cuStreamBeginCapture_v2 == nullptr || api_.cuStreamEndCapture == nullptr ||
         api_.cuGraphInstantiateWithFlags == nullptr || api_.cuGraphGetNodes == nullptr ||
-        api_.cuGraphLaunch == nullptr || api_.cuGraphExecDestroy == nullptr || api_.cuGraphDestroy == nullptr) {
+        api_.cuGraphLaunch == nullptr || api_.cuGraphExecDestroy == nullptr ||
+        api_.cuGraphDestroy == nullptr) {
         throw error(ErrorKind::unsupported, {.call = "Graph.capture",
                                              .got = "a CUDA driver without graph calls",
                                              .fix = "update the GPU driver"});

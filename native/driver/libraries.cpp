@@ -49,7 +49,8 @@ std::string version_of(Library library, void* handle) {
             return dotted(number / 1000, number % 1000 / 10);
         case Library::nvrtc:
             if (!find("nvrtcVersion")) return {};
-            if (reinterpret_cast<int (*)(int*, int*)>(const_cast<void*>(symbol))(&number, &minor) != 0) return {};
+            if (reinterpret_cast<int (*)(int*, int*)>(const_cast<void*>(symbol))(&number, &minor) != 0)
+                return {};
             return dotted(number, minor);
         case Library::cublaslt: {
             if (!find("cublasLtGetVersion")) return {};
