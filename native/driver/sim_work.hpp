@@ -1,0 +1,39 @@
+// One piece of work for the simulated device: a kernel's host twin, a copy or a fill.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "driver/driver.hpp"
+
+namespace gpk {
+
+struct SimWork {
+    enum class Kind : std::uint8_t { kernel, copy, fill };
+
+    Kind kind = Kind::copy;
+    std::uint8_t value = 0;    // fill
+    LaunchConfig config = {};  // kernel
+    HostTwin twin = nullptr;
+    const void* from = nullptr;  // the copy's source, or the kernel's parameters
+    void* to = nullptr;
+    std::size_t bytes = 0;  // at `to`, or of the parameters
+    std::shared_ptr<const void> owned = nullptr;
+
+    static SimWork kernel(HostTwin twin, const LaunchConfig& config, const void* params, std::size_t bytes) {
+        return {.kind = Kind::kernel, .config = config, .twin = twin, .from = params, .bytes = bytes};
+    }
+    static SimWork copy(void* to, const void* from, std::size_t bytes) {
+        return {.kind = Kind::copy, .from = from, .to = to, .bytes = bytes};
+    }
+    static SimWork fill(void* to, std::uint8_t value, std::size_t bytes) {
+        return {.kind = Kind::fill, .value = value, .to = to, .bytes = bytes};
+    }
+
+    // Takes a copy of what `from` points at, so that the work may run after its caller has gone on.
+    void own_source();
+    void run() const;
+};
+
+}  // namespace gpk
