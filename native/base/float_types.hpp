@@ -91,7 +91,17 @@ struct float16 {
 #ifdef __CUDA_ARCH__
         asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
 #else
-        bits = static_cast<std::uint16_t>(detail::SmallFloat<5, 10, true>::encode(value));
+        // Selects instead of SmallFloat's branches, so that loops over arrays become vector code.
+        const std::uint32_t full = detail::bit_cast<std::uint32_t>(value);
+        const std::uint32_t magnitude = full & 0x7fffffffu;
+        const std::uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1)) >> 13;
+        // 0.5 has the last place 2^-24, a subnormal's unit: the addition rounds to it.
+        const std::uint32_t subnormal =
+            detail::bit_cast<std::uint32_t>(detail::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+        const std::uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+        const std::uint32_t finite = magnitude < 0x38800000u ? subnormal : normal;
+        bits = static_cast<std::uint16_t>(((full >> 16) & 0x8000u) |
+                                          (magnitude < 0x47800000u ? finite : special));
 #endif
     }
     GPK_HD explicit operator float() const {
@@ -100,7 +110,13 @@ struct float16 {
         asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
         return value;
 #else
-        return detail::SmallFloat<5, 10, true>::decode(bits);
+        const std::uint32_t magnitude = bits & 0x7fffu;
+        const std::uint32_t normal = (magnitude << 13) + (112u << 23);
+        // One exponent more, and its implicit bit taken off again: the mantissa times 2^-24.
+        const float subnormal = detail::bit_cast<float>(normal + (1u << 23)) - 0x1p-14f;
+        const std::uint32_t special = magnitude > 0x7c00u ? 0x7fc00000u : 0x7f800000u;
+        const std::uint32_t finite = magnitude < 0x400u ? detail::bit_cast<std::uint32_t>(subnormal) : normal;
+        return detail::bit_cast<float>((bits & 0x8000u) << 16 | (magnitude < 0x7c00u ? finite : special));
 #endif
     }
 };

@@ -9,7 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -105,6 +107,29 @@ namespace {
 }
 
 }  // namespace
+
+void replace_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
+    static std::atomic<unsigned> counter{0};
+    const std::string temporary = str(path, ".tmp.", getpid(), ".", counter++);
+    const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    bool good = file >= 0;
+    for (auto piece : pieces) {
+        while (good && !piece.empty()) {
+            const ssize_t written = write(file, piece.data(), piece.size());
+            if (written >= 0) piece = piece.subspan(static_cast<std::size_t>(written));
+            good = written >= 0 || errno == EINTR;
+        }
+    }
+    good = good && fsync(file) == 0;
+    int code = good ? 0 : errno;
+    if (file >= 0 && close(file) != 0 && good) code = errno;
+    if (code == 0 && rename(temporary.c_str(), path.c_str()) != 0) code = errno;
+    if (code == 0) return;
+    if (file >= 0) unlink(temporary.c_str());
+    throw error(ErrorKind::file, {.call = "write",
+                                  .expected = "a file that can be written",
+                                  .got = str("'", path, "' (", std::strerror(code), ")")});
+}
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);

@@ -34,6 +34,10 @@ std::string gpu_driver_version();
 // Calls `call` in each child process, right after a fork.
 void on_fork_in_child(void (*call)());
 
+// Writes `pieces`, one after another, to a temporary file beside `path`, syncs it and renames it: who
+// reads `path` sees the old file or the whole new one. Throws Error (file).
+void replace_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
+
 // A whole file, mapped read-only. Throws Error (file) where it cannot be opened.
 class MappedFile {
    public:

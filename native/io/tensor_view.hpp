@@ -116,4 +116,7 @@ class TensorFile {
 // extents, a last axis that is not whole blocks, and sizes past int64.
 std::int64_t stored_bytes(const std::string& what, StoredType type, const Dims& shape);
 
+// A name from a file, for messages: in quotes, control characters escaped, and not endless.
+std::string shown(std::string_view name);
+
 }  // namespace gpk::io
