@@ -1,0 +1,421 @@
+// CudaDriver over a table of pretend driver calls: what it asks of the driver, and what it makes of the
+// answers. The real driver is tested by the whole suite with PYGPUKIT_TEST_DEVICE=cuda.
+#include "driver/cuda_driver.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+
+namespace gpk {
+namespace {
+
+using namespace cuda;
+
+// Handles are small numbers, told apart by their tens.
+template <class T>
+T fake(std::uintptr_t number) {
+    return reinterpret_cast<T>(number);
+}
+
+struct Pretend {
+    int driver_version = 13000;
+    std::vector<int> sms = {90};
+    CUresult init = CUDA_SUCCESS;
+    CUcontext current = nullptr;
+    int context_switches = 0;
+    int ptx_version = 90, binary_version = 90;
+    std::map<std::string, CUresult> failures;  // by call
+    std::vector<std::string> calls;
+    bool pinned = false, capturing = false;
+    int synchronized = 0;
+    CUlaunchConfig launched{};
+    std::vector<CUlaunchAttribute> attributes;
+    std::string params;
+    int retained = 0, modules = 0, graphs = 0, execs = 0;
+    int shared_opt_in = 0;
+
+    CUresult call(const char* name) {
+        calls.emplace_back(name);
+        const auto found = failures.find(name);
+        return found == failures.end() ? CUDA_SUCCESS : found->second;
+    }
+};
+
+Pretend* pretend = nullptr;
+
+#define ANSWER(name)                                               \
+    if (const CUresult code = pretend->call(name); code != 0) return code
+
+CudaApi pretend_api() {
+    CudaApi api;
+    api.cuInit = [](unsigned) { return pretend->init; };
+    api.cuDriverGetVersion = [](int* v) { return *v = pretend->driver_version, CUDA_SUCCESS; };
+    api.cuGetErrorName = [](CUresult code, const char** name) {
+        *name = code == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_X";
+        return CUDA_SUCCESS;
+    };
+    api.cuGetErrorString = [](CUresult, const char** text) { return *text = "what it means", CUDA_SUCCESS; };
+    api.cuDeviceGetCount = [](int* n) { return *n = static_cast<int>(pretend->sms.size()), CUDA_SUCCESS; };
+    api.cuDeviceGet = [](CUdevice* d, int ordinal) { return *d = ordinal, CUDA_SUCCESS; };
+    api.cuDeviceGetName = [](char* name, int, CUdevice) { return std::strcpy(name, "Pretend GPU"), CUDA_SUCCESS; };
+    api.cuDeviceGetAttribute = [](int* value, int which, CUdevice d) {
+        const int sm = pretend->sms.at(static_cast<std::size_t>(d));
+        *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? sm / 10
+                 : which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? sm % 10
+                 : which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? 132
+                                                                         : 0;
+        return CUDA_SUCCESS;
+    };
+    api.cuDeviceGetPCIBusId = [](char* id, int, CUdevice) { return std::strcpy(id, "0000:01:00.0"), CUDA_SUCCESS; };
+    api.cuDeviceTotalMem_v2 = [](std::size_t* n, CUdevice) { return *n = 80ull << 30, CUDA_SUCCESS; };
+    api.cuDevicePrimaryCtxRetain = [](CUcontext* c, CUdevice) {
+        ANSWER("retain");
+        ++pretend->retained;
+        return *c = fake<CUcontext>(10), CUDA_SUCCESS;
+    };
+    api.cuDevicePrimaryCtxRelease_v2 = [](CUdevice) { return --pretend->retained, CUDA_SUCCESS; };
+    api.cuCtxGetCurrent = [](CUcontext* c) { return *c = pretend->current, CUDA_SUCCESS; };
+    api.cuCtxSetCurrent = [](CUcontext c) {
+        ++pretend->context_switches;
+        return pretend->current = c, CUDA_SUCCESS;
+    };
+    api.cuCtxSynchronize = [] { return pretend->call("cuCtxSynchronize"); };
+    api.cuCtxGetStreamPriorityRange = [](int* lowest, int* highest) {
+        ANSWER("range");
+        return *lowest = 0, *highest = -5, CUDA_SUCCESS;
+    };
+    api.cuMemAlloc_v2 = [](CUdeviceptr* p, std::size_t) {
+        ANSWER("alloc");
+        return *p = 256, CUDA_SUCCESS;
+    };
+    api.cuMemFree_v2 = [](CUdeviceptr) { return pretend->call("free"); };
+    api.cuMemcpyHtoDAsync_v2 = [](CUdeviceptr, const void*, std::size_t, CUstream) { return pretend->call("htod"); };
+    api.cuMemcpyDtoHAsync_v2 = [](void*, CUdeviceptr, std::size_t, CUstream) { return pretend->call("dtoh"); };
+    api.cuPointerGetAttribute = [](void* value, int, CUdeviceptr) {
+        const unsigned type = CU_MEMORYTYPE_HOST;
+        std::memcpy(value, &type, sizeof(type));
+        return pretend->pinned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    };
+    api.cuStreamSynchronize = [](CUstream) { return ++pretend->synchronized, CUDA_SUCCESS; };
+    api.cuStreamIsCapturing = [](CUstream, int* status) { return *status = pretend->capturing, CUDA_SUCCESS; };
+    api.cuStreamQuery = [](CUstream) { return pretend->call("query"); };
+    api.cuModuleLoadData = [](CUmodule* m, const void*) {
+        ANSWER("load");
+        ++pretend->modules;
+        return *m = fake<CUmodule>(20), CUDA_SUCCESS;
+    };
+    api.cuModuleUnload = [](CUmodule) { return --pretend->modules, CUDA_SUCCESS; };
+    api.cuModuleGetFunction = [](CUfunction* f, CUmodule, const char*) {
+        ANSWER("get");
+        return *f = fake<CUfunction>(30), CUDA_SUCCESS;
+    };
+    api.cuFuncGetAttribute = [](int* value, int which, CUfunction) {
+        *value = which == CU_FUNC_ATTRIBUTE_PTX_VERSION      ? pretend->ptx_version
+                 : which == CU_FUNC_ATTRIBUTE_BINARY_VERSION ? pretend->binary_version
+                                                             : 7;
+        return CUDA_SUCCESS;
+    };
+    api.cuFuncSetAttribute = [](CUfunction, int which, int value) {
+        EXPECT_EQ(which, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+        return pretend->shared_opt_in = value, CUDA_SUCCESS;
+    };
+    api.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction, void** params, void** extra) {
+        ANSWER("launch");
+        EXPECT_EQ(params, nullptr);
+        pretend->launched = *config;
+        pretend->attributes.assign(config->attrs, config->attrs + config->numAttrs);
+        pretend->params.clear();
+        if (extra != nullptr) {
+            EXPECT_EQ(extra[0], fake<void*>(CU_LAUNCH_PARAM_BUFFER_POINTER));
+            EXPECT_EQ(extra[2], fake<void*>(CU_LAUNCH_PARAM_BUFFER_SIZE));
+            EXPECT_EQ(extra[4], nullptr);
+            pretend->params.assign(static_cast<const char*>(extra[1]), *static_cast<std::size_t*>(extra[3]));
+        }
+        return CUDA_SUCCESS;
+    };
+    api.cuStreamBeginCapture_v2 = [](CUstream, int mode) {
+        EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_RELAXED);
+        return CUDA_SUCCESS;
+    };
+    api.cuStreamEndCapture = [](CUstream, CUgraph* g) {
+        ANSWER("end");
+        ++pretend->graphs;
+        return *g = fake<CUgraph>(40), CUDA_SUCCESS;
+    };
+    api.cuGraphGetNodes = [](CUgraph, CUgraphNode*, std::size_t* n) { return *n = 3, CUDA_SUCCESS; };
+    api.cuGraphInstantiateWithFlags = [](CUgraphExec* e, CUgraph, unsigned long long) {
+        ANSWER("instantiate");
+        ++pretend->execs;
+        return *e = fake<CUgraphExec>(50), CUDA_SUCCESS;
+    };
+    api.cuGraphLaunch = [](CUgraphExec, CUstream) { return pretend->call("graph_launch"); };
+    api.cuGraphExecDestroy = [](CUgraphExec) { return --pretend->execs, CUDA_SUCCESS; };
+    api.cuGraphDestroy = [](CUgraph) { return --pretend->graphs, CUDA_SUCCESS; };
+    return api;
+}
+
+class CudaDriverTest : public testing::Test {
+   protected:
+    CudaDriverTest() { pretend = &state; }
+    ~CudaDriverTest() override { pretend = nullptr; }
+    std::unique_ptr<Driver> driver() { return make_cuda_driver(api, 0); }
+
+    template <class Call>
+    std::string message(ErrorKind kind, Call&& call) {
+        try {
+            call();
+        } catch (const Error& failure) {
+            EXPECT_EQ(failure.kind(), kind) << failure.what();
+            return failure.what();
+        }
+        ADD_FAILURE() << "nothing was thrown";
+        return {};
+    }
+
+    Pretend state;
+    CudaApi api = pretend_api();
+    const unsigned char bytes[8] = {};
+    Image image{bytes, sizeof(bytes)};
+    KernelDef def{.name = "kernel", .image = &image, .waits_for_predecessor = true};
+    const StreamHandle stream = fake<StreamHandle>(60);
+};
+
+TEST_F(CudaDriverTest, WhyThereIsNoGpu) {
+    state.driver_version = 11040;
+    CudaAvailability found = examine_cuda(api);
+    EXPECT_TRUE(found.ordinals.empty());
+    EXPECT_NE(found.reason.find("CUDA driver too old"), std::string::npos) << found.reason;
+    EXPECT_NE(found.reason.find("11.4"), std::string::npos) << found.reason;
+    EXPECT_NE(found.reason.find("12.0"), std::string::npos) << found.reason;
+
+    state.driver_version = 12000;
+    state.init = CUDA_ERROR_NO_DEVICE;
+    EXPECT_EQ(examine_cuda(api).reason, "No GPU devices found");
+    state.init = CUDA_SUCCESS;
+    state.sms = {};
+    EXPECT_EQ(examine_cuda(api).reason, "No GPU devices found");
+    state.init = 803;
+    EXPECT_EQ(examine_cuda(api).reason.rfind("CUDA driver not detected (cuInit failed", 0), 0u);
+    state.init = CUDA_SUCCESS;
+    state.sms = {75};
+    EXPECT_EQ(examine_cuda(api).reason,
+              "GPU 0 (Pretend GPU) has compute capability 7.5, needed is 8.0 or newer");
+    state.sms = {75, 80, 120};
+    found = examine_cuda(api);
+    EXPECT_EQ(found.ordinals, (std::vector<int>{1, 2}));
+    EXPECT_EQ(found.reason, "");
+    EXPECT_EQ(found.driver_version, 12000);
+}
+
+TEST_F(CudaDriverTest, InfoAndContext) {
+    {
+        const auto gpu = driver();
+        EXPECT_EQ(state.retained, 1);
+        EXPECT_EQ(gpu->kind(), "cuda");
+        EXPECT_EQ(gpu->info().name, "Pretend GPU");
+        EXPECT_EQ(gpu->info().sm, 90);
+        EXPECT_EQ(gpu->info().multiprocessors, 132);
+        EXPECT_EQ(gpu->info().memory_bytes, 80ull << 30);
+        EXPECT_EQ(gpu->info().highest_priority, -5);
+        EXPECT_EQ(gpu->info().pci_bus_id, "0000:01:00.0");
+        const int before = state.context_switches;
+        gpu->synchronize();
+        EXPECT_EQ(state.context_switches, before);
+        state.current = fake<CUcontext>(11);  // another library's
+        gpu->synchronize();
+        EXPECT_EQ(state.context_switches, before + 1);
+        EXPECT_EQ(state.current, fake<CUcontext>(10));
+    }
+    EXPECT_EQ(state.retained, 0);
+}
+
+TEST_F(CudaDriverTest, AFailedStartReleasesTheContext) {
+    state.failures["range"] = 1;
+    EXPECT_THROW(driver(), DriverError);
+    EXPECT_EQ(state.retained, 0);
+}
+
+TEST_F(CudaDriverTest, ErrorsCarryCallCodeAndName) {
+    const auto gpu = driver();
+    state.failures["alloc"] = CUDA_ERROR_OUT_OF_MEMORY;
+    try {
+        gpu->allocate(1 << 20);
+        FAIL();
+    } catch (const DriverError& failure) {
+        EXPECT_EQ(failure.kind(), ErrorKind::memory);
+        EXPECT_EQ(failure.call(), "cuMemAlloc_v2");
+        EXPECT_EQ(failure.code(), 2);
+        EXPECT_EQ(failure.code_name(), "CUDA_ERROR_OUT_OF_MEMORY");
+    }
+    state.failures["query"] = CUDA_ERROR_NOT_READY;
+    EXPECT_FALSE(gpu->stream_query(stream));
+    state.failures["query"] = CUDA_SUCCESS;
+    EXPECT_TRUE(gpu->stream_query(stream));
+    state.failures["query"] = CUDA_ERROR_ILLEGAL_ADDRESS;
+    const std::string text = message(ErrorKind::driver, [&] { gpu->stream_query(stream); });
+    EXPECT_NE(text.find("a kernel queued earlier failed"), std::string::npos) << text;
+}
+
+TEST_F(CudaDriverTest, CopiesToPageableMemoryWait) {
+    const auto gpu = driver();
+    char target[4];
+    gpu->copy_to_host(stream, target, 256, sizeof(target));
+    EXPECT_EQ(state.synchronized, 1);
+    state.pinned = true;
+    gpu->copy_to_host(stream, target, 256, sizeof(target));
+    EXPECT_EQ(state.synchronized, 1);
+    state.pinned = false;
+    state.capturing = true;
+    gpu->copy_to_host(stream, target, 256, sizeof(target));
+    EXPECT_EQ(state.synchronized, 1);
+    const std::size_t calls = state.calls.size();
+    gpu->copy_to_host(stream, target, 256, 0);
+    gpu->copy_to_device(stream, 256, target, 0);
+    EXPECT_EQ(state.calls.size(), calls);
+}
+
+TEST_F(CudaDriverTest, LaunchPacksParametersAndAttributes) {
+    const auto gpu = driver();
+    const FunctionHandle function = gpu->function(def);
+    EXPECT_EQ(gpu->function(def), function);
+    EXPECT_EQ(state.modules, 1);
+    const char params[] = "parameters";
+    gpu->launch(stream, function, {{2, 3, 4}, {5, 6, 7}, 100, 4}, params, sizeof(params));
+    EXPECT_EQ(state.params, std::string(params, sizeof(params)));
+    EXPECT_EQ(state.launched.gridDimZ, 4u);
+    EXPECT_EQ(state.launched.blockDimX, 5u);
+    EXPECT_EQ(state.launched.sharedMemBytes, 100u);
+    EXPECT_EQ(state.launched.hStream, fake<CUstream>(60));
+    ASSERT_EQ(state.attributes.size(), 2u);
+    EXPECT_EQ(state.attributes[0].id, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+    EXPECT_EQ(state.attributes[0].value.clusterDim.x, 4u);
+    EXPECT_EQ(state.attributes[1].id, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+    EXPECT_EQ(state.attributes[1].value.programmaticStreamSerializationAllowed, 1);
+    gpu->launch(stream, function, {}, nullptr, 0);
+    EXPECT_EQ(state.params, "");
+}
+
+TEST_F(CudaDriverTest, OnlyWhatWaitsMayOverlap) {
+    const auto overlaps = [&] {
+        const auto gpu = driver();
+        gpu->launch(stream, gpu->function(def), {}, nullptr, 0);
+        return !state.attributes.empty();
+    };
+    EXPECT_TRUE(overlaps());
+    state.ptx_version = 80;  // compiled by the driver from compute_80 PTX: no griddepcontrol
+    EXPECT_FALSE(overlaps());
+    state.ptx_version = 90;
+    def.waits_for_predecessor = false;
+    EXPECT_FALSE(overlaps());
+    def.waits_for_predecessor = true;
+    state.driver_version = 12020;
+    EXPECT_FALSE(overlaps());
+    state.driver_version = 13000;
+    state.sms = {80};
+    EXPECT_FALSE(overlaps());
+    state.sms = {90};
+    setenv("PYGPUKIT_NO_OVERLAP", "1", 1);
+    EXPECT_FALSE(overlaps());
+    unsetenv("PYGPUKIT_NO_OVERLAP");
+    EXPECT_TRUE(overlaps());
+}
+
+TEST_F(CudaDriverTest, ImagesThatCannotRun) {
+    const auto gpu = driver();
+    const Image none;
+    KernelDef without = def;
+    without.image = &none;
+    std::string text = message(ErrorKind::unsupported, [&] { gpu->function(without); });
+    EXPECT_NE(text.find("built without device code"), std::string::npos) << text;
+    state.failures["load"] = CUDA_ERROR_NO_BINARY_FOR_GPU;
+    text = message(ErrorKind::unsupported, [&] { gpu->function(def); });
+    EXPECT_NE(text.find("SM 90 (Pretend GPU)"), std::string::npos) << text;
+    state.failures.clear();
+    state.failures["get"] = CUDA_ERROR_NOT_FOUND;
+    text = message(ErrorKind::driver, [&] { gpu->function(def); });
+    EXPECT_NE(text.find("no kernel 'kernel'"), std::string::npos) << text;
+    state.failures.clear();
+    EXPECT_NE(gpu->function(def), nullptr);
+}
+
+TEST_F(CudaDriverTest, LargeSharedMemoryIsOptedIn) {
+    const auto gpu = driver();
+    def.max_shared_bytes = 48 * 1024;
+    gpu->function(def);
+    EXPECT_EQ(state.shared_opt_in, 0);
+    def.name = "large";
+    def.max_shared_bytes = 200 * 1024;
+    gpu->function(def);
+    EXPECT_EQ(state.shared_opt_in, 200 * 1024);
+}
+
+TEST_F(CudaDriverTest, ImagesAreUnloadedOnce) {
+    {
+        const auto gpu = driver();
+        const Image other{bytes, sizeof(bytes)};
+        KernelDef second = def;
+        second.image = &other;
+        gpu->function(def);
+        gpu->function(second);
+        EXPECT_EQ(state.modules, 2);
+        gpu->unload(other);
+        gpu->unload(other);
+        EXPECT_EQ(state.modules, 1);
+    }
+    EXPECT_EQ(state.modules, 0);
+}
+
+TEST_F(CudaDriverTest, Graphs) {
+    const auto gpu = driver();
+    gpu->capture_begin(stream);
+    const GraphHandle graph = gpu->capture_end(stream);
+    EXPECT_EQ(gpu->graph_node_count(graph), 3u);
+    EXPECT_EQ(state.graphs, 0);  // the executable form is enough
+    EXPECT_EQ(state.execs, 1);
+    gpu->graph_launch(graph, stream);
+    EXPECT_EQ(state.calls.back(), "graph_launch");
+    gpu->graph_destroy(graph);
+    EXPECT_EQ(state.execs, 0);
+    state.failures["instantiate"] = 1;
+    EXPECT_THROW(gpu->capture_end(stream), DriverError);
+    EXPECT_EQ(state.graphs, 0);
+}
+
+TEST_F(CudaDriverTest, WithoutGraphCallsOnlyGraphsAreRefused) {
+    api.cuGraphInstantiateWithFlags = nullptr;
+    const auto gpu = driver();
+    const std::string text = message(ErrorKind::unsupported, [&] { gpu->capture_begin(stream); });
+    EXPECT_NE(text.find("without graph calls"), std::string::npos) << text;
+    gpu->launch(stream, gpu->function(def), {}, nullptr, 0);
+}
+
+TEST_F(CudaDriverTest, AForkedChildGetsAnErrorNotACrash) {
+    examine_cuda(api);
+    const auto gpu = driver();
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        int result = 1;
+        try {
+            gpu->allocate(16);
+        } catch (const Error& failure) {
+            result = std::string(failure.what()).find("forked after CUDA") != std::string::npos ? 0 : 2;
+        }
+        _exit(result);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+    EXPECT_NE(gpu->allocate(16), 0u);
+}
+
+}  // namespace
+}  // namespace gpk
