@@ -31,8 +31,8 @@ struct Dim3 {
 };
 
 struct LaunchConfig {
-    Dim3 grid;
-    Dim3 block;
+    Dim3 grid = {};
+    Dim3 block = {};
     std::uint32_t shared_bytes = 0;  // dynamic shared memory
     std::uint32_t cluster = 1;       // blocks of a cluster, along x (SM 90 and newer)
 };

@@ -12,7 +12,7 @@ namespace {
 constexpr std::align_val_t kAlignment{256};
 // As float16, bfloat16, float32 and float64 this is NaN whichever way it is cut, and its upper byte is
 // float8_e4m3's NaN. As an integer it is conspicuous.
-constexpr std::uint16_t kPoison = 0x7FCB;
+constexpr std::uint16_t kPoison = 0x7FFB;
 
 // The exact size, so that AddressSanitizer sees the first byte past it.
 void* take(std::size_t bytes, bool poison) {
