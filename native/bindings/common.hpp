@@ -1,0 +1,65 @@
+// What the binding files share: reading Python arguments, and each file's entry.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+
+#include "array/array.hpp"
+#include "base/error.hpp"
+#include "base/scalar.hpp"
+#include "runtime/device.hpp"
+
+namespace gpk::python {
+
+namespace nb = nanobind;
+
+// One function a binding file; called once by the module's init, in this order.
+void bind_errors(nb::module_& m);
+void bind_runtime(nb::module_& m);
+void bind_array(nb::module_& m);
+void bind_elementwise(nb::module_& m);
+void bind_functions(nb::module_& m);
+void bind_io(nb::module_& m);
+void bind_jit(nb::module_& m);
+void bind_llm(nb::module_& m);
+
+// A dtype as Python sees it: one object each, so `a.dtype is gp.float32` holds.
+struct PyDType {
+    DType dtype;
+};
+nb::object to_python(DType dtype);
+nb::object to_python(Device& device);
+
+// Each throws Error naming `call` for what it cannot read.
+DType read_dtype(nb::handle value);  // DType, "float32", float, numpy.float32, numpy.dtype
+DType read_dtype_or(nb::handle value, DType otherwise);
+Device& read_device(nb::handle value);  // Device, "cuda:0", or None for the current one
+Dims read_dims(const char* call, const char* argument, nb::handle value);  // an int or a sequence of ints
+Dims read_axes(const char* call, nb::handle value, int rank);              // None: empty
+
+// A Python number; NumPy's scalars keep their dtype.
+struct Number {
+    Scalar value;
+    std::optional<DType> dtype;  // of a NumPy scalar
+};
+std::optional<Number> read_number(nb::handle value);
+bool is_array(nb::handle value);
+
+// An operand of an element-wise op: the array, or the number. Nothing for another kind of object.
+const Array* try_array(nb::handle value);
+const Array& read_array(const char* call, const char* argument, nb::handle value);
+// For `out=`: None is null.
+const Array* read_out(const char* call, nb::handle value);
+
+// Runs work without Python's lock where it computes on this thread: on the simulated device. A GPU's
+// launch returns at once, and giving the lock away would cost more than it takes.
+template <class Work>
+auto run_on(Device& device, Work&& work) {
+    if (device.is_cuda()) return work();
+    const nb::gil_scoped_release unlocked;
+    return work();
+}
+
+}  // namespace gpk::python

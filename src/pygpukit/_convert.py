@@ -1,0 +1,68 @@
+"""From host objects to arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from ._native import Array, DType, InvalidTypeError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def from_numpy(array: np.ndarray[Any, Any], device: _native.Device | str | None = None) -> Array:
+    """Copy a NumPy array to a device.
+
+    array: any shape and strides; its dtype is kept (ml_dtypes' bfloat16 and float8 included).
+    device: where to; the current device by default.
+
+    Raises InvalidTypeError for another kind of object and for dtypes that arrays do not have.
+    """
+    import numpy as np
+
+    if not isinstance(array, np.ndarray | np.generic):
+        raise InvalidTypeError(
+            f"from_numpy: argument 'array': expected a NumPy array, got {type(array).__name__}; use gp.asarray"
+        )
+    host = np.asarray(array, order="C")
+    if not host.dtype.isnative:
+        host = host.astype(host.dtype.newbyteorder("="))
+    return _native._from_bytes(host.reshape(-1).view(np.uint8), host.shape, host.dtype, device)
+
+
+def asarray(
+    obj: object,
+    dtype: DType | str | type | None = None,
+    device: _native.Device | str | None = None,
+    *,
+    copy: bool | None = None,
+) -> Array:
+    """Make an array of a NumPy array, a number, nested sequences of numbers, or another array.
+
+    dtype: of the result. Default: the object's own; int64 of Python integers, float32 of Python floats.
+    device: where to. Default: an array's own device, otherwise the current one.
+    copy: True copies always, None only where needed; False raises InvalidValueError where a copy is needed.
+    """
+    import numpy as np
+
+    if isinstance(obj, Array):
+        moved = obj if device is None else obj.to_device(device)
+        result = moved if dtype is None else moved.astype(dtype, copy=False)
+        if copy is False and result is not obj and result.data_ptr != obj.data_ptr:
+            raise _native.InvalidValueError("asarray: a copy is needed, but copy=False forbids it")
+        return result.copy() if copy and result.data_ptr == obj.data_ptr else result
+    if copy is False:
+        raise _native.InvalidValueError(
+            "asarray: a host object must be copied to the device, but copy=False forbids it"
+        )
+    from_python = not isinstance(obj, np.ndarray | np.generic)
+    host = np.asarray(obj)
+    if host.dtype == object:
+        raise InvalidTypeError(
+            f"asarray: argument 'obj': expected numbers in sequences of equal length, got {type(obj).__name__}"
+        )
+    if from_python and host.dtype == np.float64 and dtype is None:
+        host = host.astype(np.float32)
+    result = from_numpy(host, device)
+    return result if dtype is None else result.astype(dtype, copy=False)

@@ -1,0 +1,38 @@
+"""The NumPy side of Array's methods; the native module calls these."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._native import Array, InvalidTypeError
+
+# What ml_dtypes calls the dtypes that NumPy does not have.
+_ML_DTYPES = {"bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "float8_e5m2": "float8_e5m2"}
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    if name not in _ML_DTYPES:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise InvalidTypeError(
+            f"to_numpy: NumPy has no {name}; install ml_dtypes, or convert with astype('float32') first"
+        ) from None
+    return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+
+
+def to_numpy(array: Array) -> np.ndarray[Any, Any]:
+    out = np.empty(array.shape, _numpy_dtype(array.dtype.name))
+    array._to_bytes(out.reshape(-1).view(np.uint8))
+    return out
+
+
+def format_array(array: Array) -> str:
+    shown = array.astype("float32") if array.dtype.name in _ML_DTYPES else array
+    prefix = "Array("
+    body = np.array2string(to_numpy(shown), separator=", ", prefix=prefix)
+    where = "" if array.device == "cuda:0" else f", device='{array.device}'"
+    return f"{prefix}{body}, dtype={array.dtype}{where})"
