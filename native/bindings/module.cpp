@@ -8,4 +8,5 @@ NB_MODULE(_native, m) {
     bind_array(m);
     bind_elementwise(m);
     bind_functions(m);
+    bind_benchmark(m);
 }

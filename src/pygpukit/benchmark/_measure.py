@@ -1,0 +1,98 @@
+"""Timing in turns, and the record of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pygpukit as gp
+
+
+@dataclasses.dataclass
+class Row:
+    """One figure: the median of the rounds, their spread, and what it is held against."""
+
+    name: str
+    value: float
+    unit: str
+    low: float
+    high: float
+    error: float | None = None  # of the result, relative norm against a float64 reference
+    ratios: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass
+class Contender:
+    """Something to time: `run(count)` queues the work so many times, `wait()` waits for it."""
+
+    run: Callable[[int], object]
+    wait: Callable[[], object]
+
+
+def each(call: Callable[[], object], wait: Callable[[], object]) -> Contender:
+    """The contender that makes one call at a time."""
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            call()
+
+    return Contender(run, wait)
+
+
+def in_turns(
+    contenders: dict[str, Contender], *, count: int, rounds: int = 9
+) -> dict[str, tuple[float, float, float]]:
+    """Microseconds a call of each contender: median, least and most over rounds that go in turns."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for contender in contenders.values():
+        contender.run(count // 10 + 1)
+        contender.wait()
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            start = time.perf_counter()
+            contender.run(count)
+            contender.wait()
+            times[name].append((time.perf_counter() - start) / count * 1e6)
+    return {name: (statistics.median(t), min(t), max(t)) for name, t in times.items()}
+
+
+def _git_commit() -> str | None:
+    folder = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return found.stdout.strip() or None
+
+
+def environment(peers: list[str], commit: str | None = None) -> dict[str, Any]:
+    """What a record must say of the run: the device, the versions, the commit."""
+    device = gp.device()
+    versions = {}
+    for package in ["pygpukit", "numpy", *peers]:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.date.today().isoformat(),
+        "device": device.name,
+        "card": device.properties["name"],
+        "driver": ".".join(map(str, device.properties["driver_version"])),
+        "python": platform.python_version(),
+        "commit": commit or _git_commit(),
+        "versions": versions,
+    }
