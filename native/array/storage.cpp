@@ -50,7 +50,8 @@ Storage::~Storage() {
 }
 
 std::shared_ptr<Storage> Storage::allocate(Device& device, std::size_t bytes) {
-    return std::make_shared<Storage>(device, MemoryPool::of(device).allocate(bytes, current_stream(device)), nullptr);
+    return std::make_shared<Storage>(device, MemoryPool::of(device).allocate(bytes, current_stream(device)),
+                                     nullptr);
 }
 
 std::shared_ptr<Storage> Storage::borrow(Device& device, DevicePtr pointer, std::size_t bytes,
@@ -60,11 +61,11 @@ std::shared_ptr<Storage> Storage::borrow(Device& device, DevicePtr pointer, std:
 }
 
 void Storage::note_in_graph(Graph& graph) {
-    auto& noted = graph.resource(this);
+    auto& noted = graph.resource(this);  // may be of a dead storage that had this address
     const bool in_arena = block_.arena != nullptr && block_.arena == graph.arena;
     if (in_arena) {
-        noted = std::make_shared<ArenaUse>(weak_from_this());  // anew: a dead storage may have had this address
-    } else if (!noted) {
+        noted = std::make_shared<ArenaUse>(weak_from_this());
+    } else if (!noted || !noted->needed()) {
         noted = std::make_shared<StorageUse>(shared_from_this());
     }
 }

@@ -14,38 +14,52 @@ constexpr std::size_t kSmallest = 256;
 constexpr std::size_t kLarge = std::size_t{64} << 20;
 constexpr std::size_t kLargeStep = std::size_t{2} << 20;
 
-constexpr std::size_t round_up(std::size_t value, std::size_t step) { return (value + step - 1) / step * step; }
+constexpr std::size_t round_up(std::size_t value, std::size_t step) {
+    return (value + step - 1) / step * step;
+}
 
 // The memory of one graph: what its captured work allocated. Blocks freed during the capture are used
-// again within it; everything goes back to the pool with the graph.
+// again within it; everything goes back to the pool with the graph and the last of its arrays.
 class GraphArena : public GraphResource {
    public:
     explicit GraphArena(MemoryPool& pool) : pool_(pool) {}
     ~GraphArena() override {
-        for (Block& block : all_) pool_.release(std::move(block), launched_on_);
+        for (Block& block : all_) pool_.release(std::move(block), users_);
     }
 
     bool take(std::size_t wanted, DevicePtr* pointer) {
+        std::lock_guard lock(mutex_);
         auto& blocks = free_[wanted];
         if (blocks.empty()) return false;
         *pointer = blocks.back();
         blocks.pop_back();
         return true;
     }
-    void add(Block block) { all_.push_back(std::move(block)); }
-    void put_back(const Block& block) { free_[block.class_bytes].push_back(block.pointer); }
+    void add(Block block) {
+        std::lock_guard lock(mutex_);
+        all_.push_back(std::move(block));
+    }
+    void put_back(const Block& block, const std::vector<std::shared_ptr<Stream>>& others) {
+        std::lock_guard lock(mutex_);
+        free_[block.class_bytes].push_back(block.pointer);
+        for (const auto& other : others) add_user(other);
+    }
 
     void before_launch(const std::shared_ptr<Stream>& stream) override {
-        if (std::find(launched_on_.begin(), launched_on_.end(), stream) == launched_on_.end()) {
-            launched_on_.push_back(stream);
-        }
+        std::lock_guard lock(mutex_);
+        add_user(stream);
     }
 
    private:
+    void add_user(const std::shared_ptr<Stream>& stream) {
+        if (std::find(users_.begin(), users_.end(), stream) == users_.end()) users_.push_back(stream);
+    }
+
     MemoryPool& pool_;
+    std::mutex mutex_;
     std::map<std::size_t, std::vector<DevicePtr>> free_;
     std::vector<Block> all_;
-    std::vector<std::shared_ptr<Stream>> launched_on_;
+    std::vector<std::shared_ptr<Stream>> users_;  // that launched the graph or used its arrays
 };
 
 }  // namespace
@@ -63,25 +77,34 @@ std::size_t MemoryPool::class_bytes(std::size_t bytes) {
     return round_up(bytes, std::max(kSmallest, std::bit_floor(bytes - 1) / 8));
 }
 
+bool MemoryPool::FreeBlock::may_ask() const {
+    const auto free_to_ask = [](const auto& each) { return each->capture() == nullptr; };
+    return free_to_ask(stream) && std::all_of(streams.begin(), streams.end(), free_to_ask);
+}
+
 bool MemoryPool::FreeBlock::idle() const {
-    return stream->query() && std::all_of(events.begin(), events.end(), [](const auto& event) { return event->query(); });
+    const auto done = [](const auto& each) { return each->query(); };
+    return stream->query() && std::all_of(events.begin(), events.end(), done) &&
+           std::all_of(streams.begin(), streams.end(), done);
 }
 
 void MemoryPool::FreeBlock::order_before(Stream& next) const {
     next.wait(*stream);
     for (const auto& event : events) next.wait(*event);
+    for (const auto& other : streams) next.wait(*other);
 }
 
 // Finds a cached block that may be had in the given way; large requests accept up to a quarter more.
-bool MemoryPool::take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse, Block* block) {
+bool MemoryPool::take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse,
+                             Block* block) {
     const std::size_t most = wanted >= kLarge ? wanted + wanted / 4 : wanted;
     for (auto list = free_.lower_bound(wanted); list != free_.end() && list->first <= most; ++list) {
         auto& blocks = list->second;
         const auto found = std::find_if(blocks.rbegin(), blocks.rend(), [&](const FreeBlock& each) {
-            // A capturing stream may not be asked or waited for.
-            if (each.stream != stream && each.stream->capture() != nullptr) return false;
+            if (reuse != Reuse::same_stream && !each.may_ask()) return false;
             switch (reuse) {
-                case Reuse::same_stream: return each.stream == stream && each.events.empty();
+                case Reuse::same_stream:
+                    return each.stream == stream && each.events.empty() && each.streams.empty();
                 case Reuse::idle: return each.idle();
                 case Reuse::waiting: return true;
             }
@@ -130,9 +153,7 @@ Block MemoryPool::allocate(std::size_t bytes, const std::shared_ptr<Stream>& str
                  take_cached(wanted, stream, Reuse::waiting, &block);
     if (!found) {
         // What is cached in other classes makes room. Its streams are waited for: this is the last resort.
-        FreeList unused = std::exchange(free_, {});
-        stats_.cached_bytes = 0;
-        stats_.reserved_bytes -= give_back(std::move(unused));
+        trim_locked();
         found = take_fresh(wanted, &block);
     }
     if (!found) {
@@ -140,13 +161,13 @@ Block MemoryPool::allocate(std::size_t bytes, const std::shared_ptr<Stream>& str
         const std::size_t limit = limit_;
         lock.unlock();
         const MemoryInfo memory = device_.driver().memory_info();
-        throw error(ErrorKind::memory,
-                    {.call = str("allocation on ", device_.name()),
-                     .expected = str(bytes, " bytes free"),
-                     .got = str(memory.free_bytes, " of ", memory.total_bytes, " bytes free on the device; this pool holds ",
-                                now.live_bytes, " in ", now.live_blocks, " live blocks",
-                                limit != 0 ? str(" and may take ", limit) : ""),
-                     .fix = "free arrays, or work in smaller pieces"});
+        throw error(ErrorKind::memory, {.call = str("allocation on ", device_.name()),
+                                        .expected = str(bytes, " bytes free"),
+                                        .got = str(memory.free_bytes, " of ", memory.total_bytes,
+                                                   " bytes free on the device; this pool holds ",
+                                                   now.live_bytes, " in ", now.live_blocks, " live blocks",
+                                                   limit != 0 ? str(" and may take ", limit) : ""),
+                                        .fix = "free arrays, or work in smaller pieces"});
     }
     count_allocation(bytes);
     return block;
@@ -161,11 +182,14 @@ Block MemoryPool::allocate_for_capture(std::size_t bytes, const std::shared_ptr<
         // Only memory that no stream uses: an event from outside cannot be waited for in a capture.
         std::unique_lock lock(mutex_);
         Block fresh{.bytes = bytes, .stream = stream};
-        if (!take_fresh(block.class_bytes, &fresh)) {
-            throw error(ErrorKind::memory, {.call = "allocation during a graph capture",
-                                            .expected = str(bytes, " bytes free"),
-                                            .got = str("a pool of ", stats_.reserved_bytes, " bytes that cannot grow"),
-                                            .fix = "free arrays and trim the pool before the capture"});
+        bool found = take_fresh(block.class_bytes, &fresh);
+        if (!found && trim_locked() > 0) found = take_fresh(block.class_bytes, &fresh);
+        if (!found) {
+            throw error(ErrorKind::memory,
+                        {.call = "allocation during a graph capture",
+                         .expected = str(bytes, " bytes free"),
+                         .got = str("a pool of ", stats_.reserved_bytes, " bytes that cannot grow"),
+                         .fix = "free arrays before the capture"});
         }
         count_allocation(bytes);
         lock.unlock();
@@ -175,29 +199,34 @@ Block MemoryPool::allocate_for_capture(std::size_t bytes, const std::shared_ptr<
     return block;
 }
 
+// An event behind what the stream holds now, or null where there cannot be one.
+std::shared_ptr<Event> MemoryPool::mark(Stream& stream) noexcept {
+    if (stream.capture() != nullptr) return nullptr;  // it would become part of the capture
+    try {
+        auto event = std::make_shared<Event>(device_);
+        event->record(stream);
+        return event;
+    } catch (const Error& failure) {
+        log(LogLevel::warning,
+            str("memory pool: ", failure.what(), "; a later owner waits for the whole stream"));
+        return nullptr;
+    }
+}
+
 void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>& others) noexcept {
     if (block.pointer == 0) return;
     if (block.arena) {
-        static_cast<GraphArena&>(*block.arena).put_back(block);
+        static_cast<GraphArena&>(*block.arena).put_back(block, others);
         return;
     }
-    FreeBlock freed{block.pointer, block.stream, {}};
-    try {
-        for (const auto& other : others) {
-            if (other == block.stream) continue;
-            auto event = std::make_shared<Event>(device_);
-            event->record(*other);
+    FreeBlock freed{block.pointer, block.stream, {}, {}};
+    for (const auto& other : others) {
+        if (other == block.stream) continue;
+        if (auto event = mark(*other)) {
             freed.events.push_back(std::move(event));
+        } else {
+            freed.streams.push_back(other);
         }
-    } catch (const Error& failure) {
-        // Without an event nobody may reuse the block before the device is idle, so wait for that here.
-        log(LogLevel::warning, str("memory pool: ", failure.what(), "; waiting for the device instead"));
-        try {
-            device_.synchronize();
-        } catch (const Error& lost) {
-            log(LogLevel::warning, str("memory pool: ", lost.what()));
-        }
-        freed.events.clear();
     }
     std::lock_guard lock(mutex_);
     free_[block.class_bytes].push_back(std::move(freed));
@@ -206,24 +235,24 @@ void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>
     --stats_.live_blocks;
 }
 
-std::size_t MemoryPool::give_back(FreeList blocks) noexcept {
+std::size_t MemoryPool::trim_locked() noexcept {
     std::size_t bytes = 0;
-    for (auto& [size, list] : blocks) {
+    for (auto& [size, list] : free_) {
         for (FreeBlock& block : list) {
             // The driver's free waits for work that may still use the block.
             device_.driver().free(block.pointer);
             bytes += size;
         }
     }
+    free_.clear();
+    stats_.cached_bytes = 0;
+    stats_.reserved_bytes -= bytes;
     return bytes;
 }
 
 std::size_t MemoryPool::trim() {
     std::lock_guard lock(mutex_);
-    const std::size_t bytes = give_back(std::exchange(free_, {}));
-    stats_.cached_bytes = 0;
-    stats_.reserved_bytes -= bytes;
-    return bytes;
+    return trim_locked();
 }
 
 PoolStats MemoryPool::stats() const {

@@ -33,7 +33,7 @@ struct Block {
     DevicePtr pointer = 0;
     std::size_t bytes = 0;
     std::size_t class_bytes = 0;
-    std::shared_ptr<Stream> stream = nullptr;  // whose order protects it
+    std::shared_ptr<Stream> stream = nullptr;        // whose order protects it
     std::shared_ptr<GraphResource> arena = nullptr;  // set where it belongs to a graph
 };
 
@@ -69,7 +69,10 @@ class MemoryPool : public DeviceAttachment {
         DevicePtr pointer;
         std::shared_ptr<Stream> stream;
         std::vector<std::shared_ptr<Event>> events;  // of other streams that used it
+        // Of those, the ones that no event could be recorded on: captured at that moment, or failing.
+        std::vector<std::shared_ptr<Stream>> streams;
 
+        bool may_ask() const;  // a capturing stream may be neither asked nor waited for
         bool idle() const;
         void order_before(Stream& next) const;
     };
@@ -79,7 +82,8 @@ class MemoryPool : public DeviceAttachment {
     Block allocate_for_capture(std::size_t bytes, const std::shared_ptr<Stream>& stream);
     bool take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse, Block* block);
     bool take_fresh(std::size_t wanted, Block* block);
-    std::size_t give_back(FreeList blocks) noexcept;
+    std::size_t trim_locked() noexcept;
+    std::shared_ptr<Event> mark(Stream& stream) noexcept;
     void count_allocation(std::size_t bytes);
 
     Device& device_;

@@ -20,21 +20,34 @@ std::shared_ptr<Graph> Graph::begin(const std::shared_ptr<Stream>& stream) {
 }
 
 void Graph::end() {
+    if (stream_->capture_ != this) {
+        throw error(ErrorKind::value, {.call = "Graph.end",
+                                       .expected = "a graph whose capture is under way",
+                                       .got = "one whose capture has ended"});
+    }
+    try {
+        handle_ = device().driver().capture_end(stream_->handle());
+    } catch (...) {
+        abandon();
+        throw;
+    }
     stream_->capture_ = nullptr;
-    handle_ = device().driver().capture_end(stream_->handle());
     std::erase_if(resources_, [](const auto& entry) { return !entry.second->needed(); });
 }
 
 void Graph::abandon() noexcept {
     if (stream_->capture_ != this) return;
+    Driver& driver = device().driver();
     try {
-        end();
+        driver.graph_destroy(driver.capture_end(stream_->handle()));
     } catch (const Error&) {
         // The capture was already broken by what made the caller abandon it.
     }
+    stream_->capture_ = nullptr;
 }
 
-std::shared_ptr<Graph> Graph::capture(const std::shared_ptr<Stream>& stream, const std::function<void()>& work) {
+std::shared_ptr<Graph> Graph::capture(const std::shared_ptr<Stream>& stream,
+                                      const std::function<void()>& work) {
     const StreamScope scope(stream);
     std::shared_ptr<Graph> graph = begin(stream);
     try {
@@ -77,7 +90,9 @@ void Graph::launch(const std::shared_ptr<Stream>& stream) {
     last_launch_ = stream;
 }
 
-std::size_t Graph::node_count() const { return handle_ == nullptr ? 0 : device().driver().graph_node_count(handle_); }
+std::size_t Graph::node_count() const {
+    return handle_ == nullptr ? 0 : device().driver().graph_node_count(handle_);
+}
 
 void Graph::add_cost(const Cost& cost) noexcept {
     cost_.flops += cost.flops;

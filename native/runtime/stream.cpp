@@ -1,5 +1,6 @@
 #include "runtime/stream.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
@@ -34,10 +35,11 @@ Stream::Stream(Device& device, int priority)
 std::shared_ptr<Stream> Stream::create(Device& device, int priority) {
     const DeviceInfo& info = device.info();
     if (priority > info.lowest_priority || priority < info.highest_priority) {
-        throw error(ErrorKind::value, {.call = "Stream",
-                                       .argument = "priority",
-                                       .expected = str(info.highest_priority, " (most urgent) to ", info.lowest_priority),
-                                       .got = str(priority)});
+        throw error(ErrorKind::value,
+                    {.call = "Stream",
+                     .argument = "priority",
+                     .expected = str(info.highest_priority, " (most urgent) to ", info.lowest_priority),
+                     .got = str(priority)});
     }
     return std::shared_ptr<Stream>(new Stream(device, priority));
 }
@@ -74,11 +76,19 @@ const std::shared_ptr<Stream>& current_stream(Device& device) {
 }
 
 std::shared_ptr<Stream> set_current_stream(std::shared_ptr<Stream> stream) {
-    for (auto& open : scoped) {
-        if (&open->device() == &stream->device()) return std::exchange(open, std::move(stream));
+    Device& device = stream->device();
+    const auto open = std::find_if(scoped.begin(), scoped.end(),
+                                   [&](const auto& each) { return &each->device() == &device; });
+    std::shared_ptr<Stream> previous = open != scoped.end() ? std::move(*open) : device.default_stream();
+    if (stream != device.default_stream()) {
+        if (open != scoped.end()) {
+            *open = std::move(stream);
+        } else {
+            scoped.push_back(std::move(stream));
+        }
+    } else if (open != scoped.end()) {
+        scoped.erase(open);  // nothing of the device stays with the thread
     }
-    std::shared_ptr<Stream> previous = stream->device().default_stream();
-    scoped.push_back(std::move(stream));
     return previous;
 }
 
