@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -81,6 +83,150 @@ unsigned hardware_threads() {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;
     return static_cast<unsigned>(std::max(1, CPU_COUNT(&allowed)));
+}
+
+void make_private_folder(const std::string& path, std::string* unsafe, std::string* failed) {
+    for (std::size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
+        const std::string part = path.substr(0, at);
+        if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST && (at == std::string::npos || errno != EACCES)) {
+            *failed = str("'", part, "': ", std::strerror(errno));
+            return;
+        }
+        if (at == std::string::npos) break;
+    }
+    struct stat status {};
+    if (stat(path.c_str(), &status) != 0) {
+        *failed = str("'", path, "': ", std::strerror(errno));
+    } else if (!S_ISDIR(status.st_mode)) {
+        *failed = str("'", path, "' is not a folder");
+    } else if (status.st_uid != geteuid()) {
+        *unsafe = str("'", path, "' belongs to another user");
+    } else if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        *unsafe = str("others may write to '", path, "'");
+    }
+}
+
+TemporaryFolder::TemporaryFolder() {
+    const auto chosen = environment("TMPDIR");
+    path_ = (chosen && chosen->front() == '/' ? *chosen : "/tmp") + "/pygpukit-XXXXXX";
+    if (mkdtemp(path_.data()) == nullptr) {
+        throw error(ErrorKind::file, {.call = "temporary folder",
+                                      .expected = "a place to write",
+                                      .got = str("'", path_, "' (", std::strerror(errno), ")"),
+                                      .fix = "set TMPDIR"});
+    }
+}
+
+TemporaryFolder::~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+}
+
+namespace {
+
+// Reads from `file` until its end or `limit` bytes; nothing on an error.
+std::optional<std::string> read_all(int file, std::size_t limit) {
+    std::string bytes;
+    char piece[65536];
+    while (bytes.size() < limit) {
+        const ssize_t count = read(file, piece, std::min(sizeof(piece), limit - bytes.size()));
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) return std::nullopt;
+        if (count == 0) break;
+        bytes.append(piece, static_cast<std::size_t>(count));
+    }
+    return bytes;
+}
+
+bool write_all(int file, std::string_view bytes) {
+    while (!bytes.empty()) {
+        const ssize_t count = write(file, bytes.data(), bytes.size());
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) return false;
+        bytes.remove_prefix(static_cast<std::size_t>(count));
+    }
+    return true;
+}
+
+}  // namespace
+
+std::optional<std::string> read_own_file(const std::string& path, std::size_t limit) {
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0) return std::nullopt;
+    struct stat status {};
+    std::optional<std::string> bytes;
+    if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
+        (status.st_mode & (S_IWGRP | S_IWOTH)) == 0 && static_cast<std::uint64_t>(status.st_size) <= limit) {
+        bytes = read_all(file, limit);
+    }
+    close(file);
+    return bytes;
+}
+
+bool replace_file(const std::string& path, std::string_view bytes) {
+    std::string temporary = path + ".XXXXXX";
+    const int file = mkostemp(temporary.data(), O_CLOEXEC);  // mode 0600
+    if (file < 0) return false;
+    bool written = write_all(file, bytes) && fsync(file) == 0;
+    written = close(file) == 0 && written;
+    if (!written || rename(temporary.c_str(), path.c_str()) != 0) {
+        unlink(temporary.c_str());
+        return false;
+    }
+    const int folder = open(fs::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder >= 0) {
+        fsync(folder);
+        close(folder);
+    }
+    return true;
+}
+
+std::vector<FileEntry> file_entries(const std::string& folder) {
+    std::vector<FileEntry> entries;
+    for (const std::string& path : list_files(folder, "")) {
+        struct stat status {};
+        if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+        entries.push_back({path, static_cast<std::uint64_t>(status.st_size),
+                           status.st_mtim.tv_sec * std::int64_t{1000000000} + status.st_mtim.tv_nsec});
+    }
+    return entries;
+}
+
+void mark_used(const std::string& path) noexcept { utimensat(AT_FDCWD, path.c_str(), nullptr, 0); }
+
+void remove_file(const std::string& path) noexcept { unlink(path.c_str()); }
+
+int run_program(const std::vector<std::string>& arguments, std::string* output) {
+    constexpr std::size_t kOutputLimit = 64 * 1024;
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return -1;
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
+    std::vector<char*> raw;
+    for (const std::string& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
+    raw.push_back(nullptr);
+    pid_t child = -1;
+    const int failure = posix_spawn(&child, raw[0], &actions, nullptr, raw.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    close(ends[1]);
+    if (failure != 0) {
+        close(ends[0]);
+        *output = std::strerror(failure);
+        return -1;
+    }
+    *output = read_all(ends[0], kOutputLimit).value_or("");
+    char rest[4096];  // a full pipe would stop the program
+    for (ssize_t count = 1; count > 0 || (count < 0 && errno == EINTR);) count = read(ends[0], rest, sizeof(rest));
+    close(ends[0]);
+    int status = 0;
+    pid_t waited;
+    do {
+        waited = waitpid(child, &status, 0);
+    } while (waited < 0 && errno == EINTR);
+    return waited == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 std::string gpu_driver_version() {

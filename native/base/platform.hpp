@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gpk::platform {
@@ -27,6 +29,41 @@ std::string user_cache_folder();  // $XDG_CACHE_HOME or ~/.cache
 
 std::size_t physical_memory_bytes();
 unsigned hardware_threads();  // those this process may run on
+
+// Makes a folder, and those above it, for this user alone. Returns why the result cannot be trusted
+// (another's, or writable by others) in *unsafe, or why there is none in *failed; both empty when fine.
+void make_private_folder(const std::string& path, std::string* unsafe, std::string* failed);
+// A new folder for this user alone, below the system's temporary folder; removed with all that is in it.
+class TemporaryFolder {
+   public:
+    TemporaryFolder();
+    ~TemporaryFolder();
+    TemporaryFolder(const TemporaryFolder&) = delete;
+    TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+    const std::string& path() const noexcept { return path_; }
+
+   private:
+    std::string path_;
+};
+
+// The whole of a regular file of at most `limit` bytes that this user owns and nobody else may write.
+std::optional<std::string> read_own_file(const std::string& path, std::size_t limit);
+// Written beside the target, flushed to the disk and renamed, so that a reader sees all or nothing.
+// False where the disk refuses.
+bool replace_file(const std::string& path, std::string_view bytes);
+
+struct FileEntry {
+    std::string path;
+    std::uint64_t bytes = 0;
+    std::int64_t modified = 0;  // nanoseconds since 1970
+};
+std::vector<FileEntry> file_entries(const std::string& folder);
+void mark_used(const std::string& path) noexcept;  // its modification time becomes now
+void remove_file(const std::string& path) noexcept;
+
+// Runs a program, without a shell, until it ends. `arguments[0]` is its absolute path. What it writes
+// goes into `output` (its first 64 KiB). Returns its exit code; -1 where it could not run or was killed.
+int run_program(const std::vector<std::string>& arguments, std::string* output);
 
 // The NVIDIA kernel driver's own version, "580.65.06"; empty where it does not say.
 std::string gpu_driver_version();
