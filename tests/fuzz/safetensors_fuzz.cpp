@@ -1,0 +1,12 @@
+#include "io/safetensors.hpp"
+#include "io_fuzz.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    try {
+        const auto file = gpk::io::SafeTensors::parse(std::as_bytes(std::span(data, size)), "fuzz");
+        read_all(file, size);
+    } catch (const gpk::Error& error) {
+        if (error.kind() != gpk::ErrorKind::file) __builtin_trap();
+    }
+    return 0;
+}
