@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "base/error.hpp"
 #include "io/json.hpp"
@@ -168,7 +169,9 @@ void SafeTensors::read(std::span<const std::byte> bytes) {
     }
 
     // The data section is covered from its first byte to its last, without overlaps or holes.
-    std::ranges::stable_sort(tensors, {}, [](const Described& t) { return std::pair(t.begin, t.end); });
+    std::ranges::sort(tensors, {}, [](const Described& t) {
+        return std::tuple(t.begin, t.end, std::string_view(t.view.name));
+    });
     std::int64_t next = 0;
     for (Described& tensor : tensors) {
         const std::string what = str(path(), ": tensor ", shown(tensor.view.name));
@@ -274,7 +277,7 @@ void save_safetensors(const std::string& path, const std::vector<TensorView>& te
     std::vector<const TensorView*> order;
     for (const TensorView& tensor : tensors) order.push_back(&tensor);
     // As the reference implementation does it: wide elements first, so that each tensor is aligned.
-    std::ranges::stable_sort(order, [](const TensorView* a, const TensorView* b) {
+    std::ranges::sort(order, [](const TensorView* a, const TensorView* b) {
         return std::pair(-info(a->type).block_bytes, std::string_view(a->name)) <
                std::pair(-info(b->type).block_bytes, std::string_view(b->name));
     });
