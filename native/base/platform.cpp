@@ -278,11 +278,13 @@ void replace_file(const std::string& path, std::span<const std::span<const std::
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files ignore it.
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) cannot_open(path, errno);
     struct stat status {};
-    if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-        const int code = S_ISDIR(status.st_mode) ? EISDIR : errno != 0 ? errno : EINVAL;
+    const bool known = fstat(file, &status) == 0;
+    if (!known || !S_ISREG(status.st_mode)) {
+        const int code = !known ? errno : S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
         close(file);
         cannot_open(path, code);
     }

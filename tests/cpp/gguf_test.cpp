@@ -1,6 +1,6 @@
 #include "io/gguf.hpp"
 
-#include <cmath>
+#include <sys/stat.h>
 
 #include "io/dequantize.hpp"
 #include "io_support.hpp"
@@ -256,6 +256,8 @@ TEST(Gguf, OpensFilesAndOutlivesMoves) {
     EXPECT_EQ(moved.numbers("scores"), (std::vector<double>{1.5, -2.0}));
     expect_file_error([&] { Gguf::open(folder.path("none.gguf")); }, {"none.gguf"});
     expect_file_error([&] { Gguf::open(folder.path()); }, {folder.path()});
+    ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
+    expect_file_error([&] { Gguf::open(folder.path("pipe")); }, {"pipe"});
     folder.write("empty.gguf", "");
     expect_file_error([&] { Gguf::open(folder.path("empty.gguf")); }, {"empty.gguf"});
 }
