@@ -56,7 +56,7 @@ function(pygpukit_compile_kernel source stem name)
   set(embed "${PROJECT_SOURCE_DIR}/cmake/EmbedImage.cmake")
   add_custom_command(
     OUTPUT "${stem}.fatbin" "${stem}.cpp"
-    COMMAND "${PYGPUKIT_FATBINARY}" "--create=${stem}.fatbin" -64 -compress-all --compress-mode=balance ${images}
+    COMMAND "${PYGPUKIT_FATBINARY}" "--create=${stem}.fatbin" -64 -compress-all ${images}
     COMMAND "${CMAKE_COMMAND}" "-DNAME=${name}" "-DSTEM=${stem}" -P "${embed}"
     DEPENDS ${parts} "${embed}" "${PROJECT_SOURCE_DIR}/cmake/image.cpp.in"
     COMMENT "Embedding ${name}"

@@ -17,7 +17,7 @@ function(pygpukit_find_nvcc out)
   endif()
   if(NOT EXISTS "${nvcc}")
     message(FATAL_ERROR
-      "nvcc was not found (looked for: '${nvcc}'). Put it on PATH, set PYGPUKIT_NVCC or CUDA_HOME, install the "
+      "nvcc was not found. Put it on PATH, set PYGPUKIT_NVCC (now '${PYGPUKIT_NVCC}') or CUDA_HOME, install the "
       "wheels nvidia-cuda-nvcc, nvidia-nvvm, nvidia-cuda-crt, nvidia-cuda-runtime and nvidia-cuda-cccl, or "
       "set PYGPUKIT_CUDA=0 to build for the simulated device only.")
   endif()
@@ -88,7 +88,9 @@ function(pygpukit_setup_nvcc)
         pygpukit_try_nvcc("${nvcc}" ${arch} failure tools ${options})
       endif()
       if(failure)
-        message(FATAL_ERROR "${nvcc} cannot compile for the architecture ${arch}:\n${failure}")
+        message(FATAL_ERROR
+          "${nvcc} cannot compile for the architecture ${arch} (CUDA 12.8 or newer knows all of them; "
+          "PYGPUKIT_NVCC names another nvcc, PYGPUKIT_CUDA_ARCHS other architectures):\n${failure}")
       endif()
     endforeach()
     find_program(fatbinary fatbinary NO_CACHE HINTS "${tools}" REQUIRED)
