@@ -15,6 +15,7 @@ nanobind_add_stub(_native_stub
   MODULE _native
   OUTPUT "${PROJECT_BINARY_DIR}/_native.pyi"
   PYTHON_PATH "$<TARGET_FILE_DIR:_native>"
+  PATTERN_FILE "${PROJECT_SOURCE_DIR}/cmake/stub_patterns.txt"
   DEPENDS _native)
 
 install(TARGETS _native LIBRARY DESTINATION pygpukit COMPONENT python)
