@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -88,7 +89,8 @@ unsigned hardware_threads() {
 void make_private_folder(const std::string& path, std::string* unsafe, std::string* failed) {
     for (std::size_t at = path.find('/', 1);; at = path.find('/', at + 1)) {
         const std::string part = path.substr(0, at);
-        if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST && (at == std::string::npos || errno != EACCES)) {
+        if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST &&
+            (at == std::string::npos || errno != EACCES)) {
             *failed = str("'", part, "': ", std::strerror(errno));
             return;
         }
@@ -163,22 +165,51 @@ std::optional<std::string> read_own_file(const std::string& path, std::size_t li
     return bytes;
 }
 
-bool replace_file(const std::string& path, std::string_view bytes) {
-    std::string temporary = path + ".XXXXXX";
-    const int file = mkostemp(temporary.data(), O_CLOEXEC);  // mode 0600
-    if (file < 0) return false;
-    bool written = write_all(file, bytes) && fsync(file) == 0;
-    written = close(file) == 0 && written;
-    if (!written || rename(temporary.c_str(), path.c_str()) != 0) {
-        unlink(temporary.c_str());
-        return false;
+namespace {
+
+// 0, or the errno of what failed. The temporary file's name is new in this process, and O_EXCL refuses
+// one that is there already, a link too.
+int replace_with(const std::string& path, std::span<const std::span<const std::byte>> pieces, mode_t mode) {
+    static std::atomic<unsigned> counter{0};
+    const std::string temporary =
+        str(path, ".tmp.", getpid(), ".", std::chrono::steady_clock::now().time_since_epoch().count(), ".",
+            counter++);
+    const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (file < 0) return errno;
+    bool good = true;
+    for (const auto piece : pieces) {
+        good = good && write_all(file, {reinterpret_cast<const char*>(piece.data()), piece.size()});
     }
-    const int folder = open(fs::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    good = good && fsync(file) == 0;
+    int code = good ? 0 : errno;
+    if (close(file) != 0 && code == 0) code = errno;
+    if (code == 0 && rename(temporary.c_str(), path.c_str()) != 0) code = errno;
+    if (code != 0) {
+        unlink(temporary.c_str());
+        return code;
+    }
+    const fs::path parent = fs::path(path).parent_path();
+    const int folder = open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (folder >= 0) {
         fsync(folder);
         close(folder);
     }
-    return true;
+    return 0;
+}
+
+}  // namespace
+
+bool replace_file(const std::string& path, std::string_view bytes) {
+    const std::span<const std::byte> piece = std::as_bytes(std::span(bytes));
+    return replace_with(path, {&piece, 1}, 0600) == 0;
+}
+
+void save_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
+    const int code = replace_with(path, pieces, 0666);
+    if (code == 0) return;
+    throw error(ErrorKind::file, {.call = "write",
+                                  .expected = "a file that can be written",
+                                  .got = str("'", path, "' (", std::strerror(code), ")")});
 }
 
 std::vector<FileEntry> file_entries(const std::string& folder) {
@@ -219,7 +250,8 @@ int run_program(const std::vector<std::string>& arguments, std::string* output) 
     }
     *output = read_all(ends[0], kOutputLimit).value_or("");
     char rest[4096];  // a full pipe would stop the program
-    for (ssize_t count = 1; count > 0 || (count < 0 && errno == EINTR);) count = read(ends[0], rest, sizeof(rest));
+    for (ssize_t count = 1; count > 0 || (count < 0 && errno == EINTR);)
+        count = read(ends[0], rest, sizeof(rest));
     close(ends[0]);
     int status = 0;
     pid_t waited;
@@ -253,29 +285,6 @@ namespace {
 }
 
 }  // namespace
-
-void replace_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
-    static std::atomic<unsigned> counter{0};
-    const std::string temporary = str(path, ".tmp.", getpid(), ".", counter++);
-    const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    bool good = file >= 0;
-    for (auto piece : pieces) {
-        while (good && !piece.empty()) {
-            const ssize_t written = write(file, piece.data(), piece.size());
-            if (written >= 0) piece = piece.subspan(static_cast<std::size_t>(written));
-            good = written >= 0 || errno == EINTR;
-        }
-    }
-    good = good && fsync(file) == 0;
-    int code = good ? 0 : errno;
-    if (file >= 0 && close(file) != 0 && good) code = errno;
-    if (code == 0 && rename(temporary.c_str(), path.c_str()) != 0) code = errno;
-    if (code == 0) return;
-    if (file >= 0) unlink(temporary.c_str());
-    throw error(ErrorKind::file, {.call = "write",
-                                  .expected = "a file that can be written",
-                                  .got = str("'", path, "' (", std::strerror(code), ")")});
-}
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
     // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files ignore it.

@@ -48,9 +48,11 @@ class TemporaryFolder {
 
 // The whole of a regular file of at most `limit` bytes that this user owns and nobody else may write.
 std::optional<std::string> read_own_file(const std::string& path, std::size_t limit);
-// Written beside the target, flushed to the disk and renamed, so that a reader sees all or nothing.
-// False where the disk refuses.
+// Both write beside the target, flush to the disk and rename, so that a reader sees all or nothing.
+// replace_file makes a file for this user only and gives false where the disk refuses; save_file
+// makes one as the umask says and throws Error (file).
 bool replace_file(const std::string& path, std::string_view bytes);
+void save_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
 
 struct FileEntry {
     std::string path;
@@ -70,10 +72,6 @@ std::string gpu_driver_version();
 
 // Calls `call` in each child process, right after a fork.
 void on_fork_in_child(void (*call)());
-
-// Writes `pieces`, one after another, to a temporary file beside `path`, syncs it and renames it: who
-// reads `path` sees the old file or the whole new one. Throws Error (file).
-void replace_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
 
 // A whole file, mapped read-only. Throws Error (file) where it cannot be opened.
 class MappedFile {

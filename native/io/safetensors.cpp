@@ -324,7 +324,7 @@ void save_safetensors(const std::string& path, const std::vector<TensorView>& te
     for (int i = 0; i < 8; ++i) length[i] = static_cast<std::byte>(header.size() >> (8 * i));
     std::vector<std::span<const std::byte>> pieces = {length, std::as_bytes(std::span(header))};
     for (const TensorView* tensor : order) pieces.push_back(tensor->bytes);
-    platform::replace_file(path, pieces);
+    platform::save_file(path, pieces);
 }
 
 }  // namespace gpk::io
