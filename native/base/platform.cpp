@@ -227,6 +227,27 @@ void mark_used(const std::string& path) noexcept { utimensat(AT_FDCWD, path.c_st
 
 void remove_file(const std::string& path) noexcept { unlink(path.c_str()); }
 
+std::string find_program(const std::string& name) {
+    std::vector<std::string> folders = {"/usr/bin", "/usr/local/bin", "/bin", "/opt/homebrew/bin"};
+    std::istringstream path(environment("PATH").value_or(""));
+    for (std::string folder; std::getline(path, folder, ':');) {
+        if (!folder.empty() && folder.front() == '/') folders.push_back(folder);
+    }
+    for (const std::string& folder : folders) {
+        const std::string program = folder + "/" + name;
+        if (file_exists(program) && access(program.c_str(), X_OK) == 0) return program;
+    }
+    return {};
+}
+
+std::string file_identity(const std::string& path) {
+    std::error_code failed;
+    const fs::path real = fs::canonical(path, failed);
+    struct stat status {};
+    if (failed || stat(real.c_str(), &status) != 0) return path;
+    return str(real.string(), " ", status.st_size, " ", status.st_mtim.tv_sec, ".", status.st_mtim.tv_nsec);
+}
+
 int run_program(const std::vector<std::string>& arguments, std::string* output) {
     constexpr std::size_t kOutputLimit = 64 * 1024;
     int ends[2];

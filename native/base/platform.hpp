@@ -63,6 +63,12 @@ std::vector<FileEntry> file_entries(const std::string& folder);
 void mark_used(const std::string& path) noexcept;  // its modification time becomes now
 void remove_file(const std::string& path) noexcept;
 
+// The first program of that name in the system's folders or in an absolute folder of PATH; empty where
+// there is none.
+std::string find_program(const std::string& name);
+// Where a program's file is and when it changed: text that differs after an update.
+std::string file_identity(const std::string& path);
+
 // Runs a program, without a shell, until it ends. `arguments[0]` is its absolute path. What it writes
 // goes into `output` (its first 64 KiB). Returns its exit code; -1 where it could not run or was killed.
 int run_program(const std::vector<std::string>& arguments, std::string* output);

@@ -371,9 +371,14 @@ FunctionHandle CudaDriver::function(const KernelDef& def) {
                           str("the image has no kernel '", def.name, "'"));
     }
     if (code != CUDA_SUCCESS) fail(api_, "cuModuleGetFunction", code);
-    if (def.max_shared_bytes > kSharedBytesWithoutOptIn) {
+    std::size_t shared_bytes = def.max_shared_bytes;
+    if (def.max_shared_bytes == kAllSharedBytes) {
+        const int own = function_attribute(loaded->function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
+        shared_bytes = info_.shared_bytes_per_block - std::min(info_.shared_bytes_per_block, static_cast<std::size_t>(own));
+    }
+    if (shared_bytes > kSharedBytesWithoutOptIn) {
         GPK_CALL(cuFuncSetAttribute, loaded->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                 static_cast<int>(def.max_shared_bytes));
+                 static_cast<int>(shared_bytes));
     }
     // What the driver compiled from older PTX has no griddepcontrol in it, and would not wait.
     loaded->may_overlap = overlap_ && def.waits_for_predecessor &&

@@ -41,6 +41,9 @@ struct LaunchConfig {
 // the whole grid. `params` is what the device kernel gets.
 using HostTwin = void (*)(const void* params, const LaunchConfig& config);
 
+// As `max_shared_bytes`: all that the device has beside the kernel's static shared memory.
+inline constexpr std::uint32_t kAllSharedBytes = 0xffffffff;
+
 // What a kernel is, on every device.
 struct KernelDef {
     const char* name;            // also its symbol in the image
