@@ -90,7 +90,8 @@ Sha256::Digest Sha256::digest() {
     for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(bits >> (56 - 8 * i));
     add(std::string_view(length, 8));
     Digest result;
-    for (std::size_t i = 0; i < 32; ++i) result[i] = static_cast<std::uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
+    for (std::size_t i = 0; i < 32; ++i)
+        result[i] = static_cast<std::uint8_t>(state_[i / 4] >> (24 - 8 * (i % 4)));
     return result;
 }
 

@@ -374,7 +374,8 @@ FunctionHandle CudaDriver::function(const KernelDef& def) {
     std::size_t shared_bytes = def.max_shared_bytes;
     if (def.max_shared_bytes == kAllSharedBytes) {
         const int own = function_attribute(loaded->function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
-        shared_bytes = info_.shared_bytes_per_block - std::min(info_.shared_bytes_per_block, static_cast<std::size_t>(own));
+        shared_bytes = info_.shared_bytes_per_block -
+                       std::min(info_.shared_bytes_per_block, static_cast<std::size_t>(own));
     }
     if (shared_bytes > kSharedBytesWithoutOptIn) {
         GPK_CALL(cuFuncSetAttribute, loaded->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,

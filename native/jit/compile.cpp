@@ -22,21 +22,21 @@ constexpr nvrtcResult NVRTC_SUCCESS = 0;
 constexpr nvrtcResult NVRTC_ERROR_INVALID_OPTION = 5;
 constexpr nvrtcResult NVRTC_ERROR_COMPILATION = 6;
 
-#define GPK_NVRTC_CALLS(X)                                                                      \
-    X(nvrtcVersion, nvrtcResult, (int* major, int* minor))                                      \
-    X(nvrtcGetErrorString, const char*, (nvrtcResult code))                                     \
-    X(nvrtcGetNumSupportedArchs, nvrtcResult, (int* count))                                     \
-    X(nvrtcGetSupportedArchs, nvrtcResult, (int* archs))                                        \
-    X(nvrtcCreateProgram, nvrtcResult,                                                          \
+#define GPK_NVRTC_CALLS(X)                                                                                  \
+    X(nvrtcVersion, nvrtcResult, (int* major, int* minor))                                                  \
+    X(nvrtcGetErrorString, const char*, (nvrtcResult code))                                                 \
+    X(nvrtcGetNumSupportedArchs, nvrtcResult, (int* count))                                                 \
+    X(nvrtcGetSupportedArchs, nvrtcResult, (int* archs))                                                    \
+    X(nvrtcCreateProgram, nvrtcResult,                                                                      \
       (nvrtcProgram * program, const char* source, const char* name, int count, const char* const* headers, \
-       const char* const* header_names))                                                        \
-    X(nvrtcDestroyProgram, nvrtcResult, (nvrtcProgram * program))                               \
-    X(nvrtcCompileProgram, nvrtcResult, (nvrtcProgram program, int count, const char* const* options)) \
-    X(nvrtcGetCUBINSize, nvrtcResult, (nvrtcProgram program, std::size_t * size))               \
-    X(nvrtcGetCUBIN, nvrtcResult, (nvrtcProgram program, char* cubin))                          \
-    X(nvrtcGetProgramLogSize, nvrtcResult, (nvrtcProgram program, std::size_t * size))          \
-    X(nvrtcGetProgramLog, nvrtcResult, (nvrtcProgram program, char* log))                       \
-    X(nvrtcAddNameExpression, nvrtcResult, (nvrtcProgram program, const char* expression))      \
+       const char* const* header_names))                                                                    \
+    X(nvrtcDestroyProgram, nvrtcResult, (nvrtcProgram * program))                                           \
+    X(nvrtcCompileProgram, nvrtcResult, (nvrtcProgram program, int count, const char* const* options))      \
+    X(nvrtcGetCUBINSize, nvrtcResult, (nvrtcProgram program, std::size_t * size))                           \
+    X(nvrtcGetCUBIN, nvrtcResult, (nvrtcProgram program, char* cubin))                                      \
+    X(nvrtcGetProgramLogSize, nvrtcResult, (nvrtcProgram program, std::size_t * size))                      \
+    X(nvrtcGetProgramLog, nvrtcResult, (nvrtcProgram program, char* log))                                   \
+    X(nvrtcAddNameExpression, nvrtcResult, (nvrtcProgram program, const char* expression))                  \
     X(nvrtcGetLoweredName, nvrtcResult, (nvrtcProgram program, const char* expression, const char** name))
 
 struct Nvrtc {
@@ -52,7 +52,7 @@ void load(Nvrtc& nvrtc, const FoundLibrary& library) {
     nvrtc.status = {library.status.path, library.status.version, library.status.problem};
     if (library.handle == nullptr) return;
     std::string missing;
-#define GPK_RESOLVE(name, result, arguments)                                                     \
+#define GPK_RESOLVE(name, result, arguments)                                                           \
     nvrtc.name = reinterpret_cast<decltype(nvrtc.name)>(platform::find_symbol(library.handle, #name)); \
     if (nvrtc.name == nullptr) missing += " " #name;
     GPK_NVRTC_CALLS(GPK_RESOLVE)
@@ -63,7 +63,8 @@ void load(Nvrtc& nvrtc, const FoundLibrary& library) {
     }
     const std::string folder = library.status.path.substr(0, library.status.path.rfind('/'));
     // NVRTC opens its builtins by bare name; found here first, they need no search path.
-    for (const std::string& file : platform::list_files(folder, "libnvrtc-builtins.so." + nvrtc.status.version)) {
+    for (const std::string& file :
+         platform::list_files(folder, "libnvrtc-builtins.so." + nvrtc.status.version)) {
         std::string ignored;
         platform::open_library(file, &ignored);
     }
@@ -120,8 +121,8 @@ constexpr const char* kHeaders[] = {kStdint, kStdint, kStddef, kStddef};
 class Program {
    public:
     Program(const Nvrtc& nvrtc, const std::string& source, const std::string& file) : nvrtc_(nvrtc) {
-        check("nvrtcCreateProgram",
-              nvrtc.nvrtcCreateProgram(&program_, source.c_str(), file.c_str(), std::size(kHeaders), kHeaders, kHeaderNames));
+        check("nvrtcCreateProgram", nvrtc.nvrtcCreateProgram(&program_, source.c_str(), file.c_str(),
+                                                             std::size(kHeaders), kHeaders, kHeaderNames));
     }
     ~Program() { nvrtc_.nvrtcDestroyProgram(&program_); }
     Program(const Program&) = delete;
@@ -130,7 +131,8 @@ class Program {
     nvrtcProgram get() const { return program_; }
     void check(const char* call, nvrtcResult code) const {
         if (code == NVRTC_SUCCESS) return;
-        throw error(ErrorKind::compile, {.call = call, .got = str(nvrtc_.nvrtcGetErrorString(code), " (", code, ")")});
+        throw error(ErrorKind::compile,
+                    {.call = call, .got = str(nvrtc_.nvrtcGetErrorString(code), " (", code, ")")});
     }
     std::string log() const {
         std::size_t size = 0;
@@ -151,7 +153,8 @@ class Program {
 std::string architecture(int sm) { return str("sm_", sm, sm >= 90 ? "a" : ""); }
 
 void check_architecture(const Nvrtc& nvrtc, int sm) {
-    if (nvrtc.archs.empty() || std::find(nvrtc.archs.begin(), nvrtc.archs.end(), sm) != nvrtc.archs.end()) return;
+    if (nvrtc.archs.empty() || std::find(nvrtc.archs.begin(), nvrtc.archs.end(), sm) != nvrtc.archs.end())
+        return;
     throw error(ErrorKind::unsupported,
                 {.call = "jit",
                  .expected = str("an NVRTC that knows SM ", sm),
@@ -171,16 +174,18 @@ Compiled run_nvrtc(const Nvrtc& nvrtc, const std::string& source, const Signatur
     }
     std::vector<const char*> raw;
     for (const std::string& option : options) raw.push_back(option.c_str());
-    const nvrtcResult code = nvrtc.nvrtcCompileProgram(program.get(), static_cast<int>(raw.size()), raw.data());
+    const nvrtcResult code =
+        nvrtc.nvrtcCompileProgram(program.get(), static_cast<int>(raw.size()), raw.data());
     if (code == NVRTC_ERROR_COMPILATION || code == NVRTC_ERROR_INVALID_OPTION) {
         const std::string log = program.log();
         const bool header = log.find("could not open source file") != std::string::npos;
-        throw error(ErrorKind::compile,
-                    {.call = str("jit: kernel '", signature.name, "' does not compile"),
-                     .got = "\n" + log_with_lines(log, file, source),
-                     .fix = header && nvrtc.include_folder.empty()
-                                ? "the CUDA headers come with: pip install nvidia-cuda-runtime nvidia-cuda-crt"
-                                : ""});
+        throw error(
+            ErrorKind::compile,
+            {.call = str("jit: kernel '", signature.name, "' does not compile"),
+             .got = "\n" + log_with_lines(log, file, source),
+             .fix = header && nvrtc.include_folder.empty()
+                        ? "the CUDA headers come with: pip install nvidia-cuda-runtime nvidia-cuda-crt"
+                        : ""});
     }
     program.check("nvrtcCompileProgram", code);
     Compiled result;

@@ -25,7 +25,8 @@ static_assert(sizeof(LaunchConfig) == 32 && offsetof(LaunchConfig, block) == 12 
 
 // What they declare is in the shim.
 constexpr std::array kEmptyHeaders = {"cuda_runtime.h", "cuda_fp16.h",      "cuda_bf16.h",
-                                      "cuda.h",         "math_constants.h", "device_launch_parameters.h"};
+                                      "cuda.h",         "math_constants.h", "device_launch_parameters.h",
+                                      "assert.h",       "cassert"};
 
 bool is(const Token& token, std::string_view text) { return token.text == text; }
 
@@ -71,13 +72,14 @@ std::string with_dynamic_shared(const std::string& source, const std::vector<Tok
             std::size_t end = i + 2;
             while (end < tokens.size() && !is(tokens[end], ";")) ++end;
             // T name [ ]
-            if (end >= tokens.size() || end < i + 6 || !is(tokens[end - 1], "]") || !is(tokens[end - 2], "[") ||
-                tokens[end - 3].kind != TokenKind::identifier) {
+            if (end >= tokens.size() || end < i + 6 || !is(tokens[end - 1], "]") ||
+                !is(tokens[end - 2], "[") || tokens[end - 3].kind != TokenKind::identifier) {
                 continue;
             }
             std::string type;
             for (std::size_t k = i + 2; k < end - 3; ++k) {
-                if (is(tokens[k], "__align__") || is(tokens[k], "alignas") || is(tokens[k], "__attribute__")) {
+                if (is(tokens[k], "__align__") || is(tokens[k], "alignas") ||
+                    is(tokens[k], "__attribute__")) {
                     int depth = 0;
                     do {
                         ++k;
@@ -92,7 +94,8 @@ std::string with_dynamic_shared(const std::string& source, const std::vector<Tok
             result += source.substr(copied, tokens[i].offset - copied);
             result += in_function.back() ? str(type, "* ", name, " = gpk_dynamic_shared<", type, ">()")
                                          : str("static const gpk_dynamic<", type, "> ", name, " = {}");
-            const std::string_view replaced = std::string_view(source).substr(tokens[i].offset, after - tokens[i].offset);
+            const std::string_view replaced =
+                std::string_view(source).substr(tokens[i].offset, after - tokens[i].offset);
             result.append(static_cast<std::size_t>(std::count(replaced.begin(), replaced.end(), '\n')), '\n');
             copied = after;
             i = end - 1;
@@ -103,12 +106,13 @@ std::string with_dynamic_shared(const std::string& source, const std::vector<Tok
 
 std::string unit_text(const std::string& source, const Signature& signature, const std::vector<Token>& tokens,
                       const std::string& file, bool meet) {
-    return str(kHostShim, "#line 1 \"", file, "\"\n", with_dynamic_shared(source, tokens), "\n#line 1 \"entry\"\n",
-               "static_assert(gpk_kernel<&::", signature.name, ">::params_bytes() == ", signature.params_bytes,
-               ", \"parameters as PyGPUkit read them\");\n",
+    return str(kHostShim, "#line 1 \"", file, "\"\n", with_dynamic_shared(source, tokens),
+               "\n#line 1 \"entry\"\n", "static_assert(gpk_kernel<&::", signature.name,
+               ">::params_bytes() == ", signature.params_bytes, ", \"parameters as PyGPUkit read them\");\n",
                "gpk_export void gpk_host_start(const gpk_runtime* runtime) { gpk_rt = *runtime; }\n",
                "gpk_export void gpk_host_entry(const void* params, const gpk_config& config) {\n",
-               "    gpk_kernel<&::", signature.name, ">::run<", meet ? "true" : "false", ">(params, config);\n}\n");
+               "    gpk_kernel<&::", signature.name, ">::run<", meet ? "true" : "false",
+               ">(params, config);\n}\n");
 }
 
 std::string compile_library(const std::string& compiler, const std::string& unit, const std::string& source,
@@ -123,25 +127,34 @@ std::string compile_library(const std::string& compiler, const std::string& unit
     for (const char* header : kEmptyHeaders) put(header, "");
     std::error_code none;
     const std::string library = folder.path() + "/kernel.so";
-    std::vector<std::string> arguments = {compiler, "-std=c++17", "-O2", "-shared", "-fPIC",
-                                          "-fvisibility=hidden", "-fno-strict-aliasing", "-ffp-contract=off", "-w"};
+    std::vector<std::string> arguments = {compiler,
+                                          "-std=c++17",
+                                          "-O2",
+                                          "-shared",
+                                          "-fPIC",
+                                          "-fvisibility=hidden",
+                                          "-fno-strict-aliasing",
+                                          "-ffp-contract=off",
+                                          "-w"};
     arguments.insert(arguments.end(), flags.for_host.begin(), flags.for_host.end());
-    for (const std::string& more : {"-I" + folder.path(), std::string("-iquote"),
-                                    std::filesystem::current_path(none).string(), std::string("-o"), library,
-                                    folder.path() + "/unit.cpp"}) {
+    for (const std::string& more :
+         {"-I" + folder.path(), std::string("-iquote"), std::filesystem::current_path(none).string(),
+          std::string("-o"), library, folder.path() + "/unit.cpp"}) {
         arguments.push_back(more);
     }
     std::string log;
     const int status = platform::run_program(arguments, &log);
     if (status != 0) {
         const bool ran = status > 0;
-        throw error(ErrorKind::compile,
-                    {.call = str("jit: kernel '", signature.name, "' does not compile for the simulated device"),
-                     .got = "\n" + (ran ? log_with_lines(log, file, source) : str(compiler, ": ", log)),
-                     .fix = "device 'cpu' runs the portable part of CUDA C++, with the machine's compiler"});
+        throw error(
+            ErrorKind::compile,
+            {.call = str("jit: kernel '", signature.name, "' does not compile for the simulated device"),
+             .got = "\n" + (ran ? log_with_lines(log, file, source) : str(compiler, ": ", log)),
+             .fix = "device 'cpu' runs the portable part of CUDA C++, with the machine's compiler"});
     }
     auto bytes = platform::read_own_file(library, std::size_t{256} << 20);
-    if (!bytes) throw error(ErrorKind::file, {.call = "jit", .got = str(compiler, " left no readable library")});
+    if (!bytes)
+        throw error(ErrorKind::file, {.call = "jit", .got = str(compiler, " left no readable library")});
     return std::move(*bytes);
 }
 
@@ -151,7 +164,8 @@ HostTwin open_twin(const std::string& path) {
     void* const start = library == nullptr ? nullptr : platform::find_symbol(library, "gpk_host_start");
     void* const entry = library == nullptr ? nullptr : platform::find_symbol(library, "gpk_host_entry");
     if (start == nullptr || entry == nullptr) {
-        throw error(ErrorKind::compile, {.call = "jit", .got = str("the compiled kernel cannot be loaded: ", reason)});
+        throw error(ErrorKind::compile,
+                    {.call = "jit", .got = str("the compiled kernel cannot be loaded: ", reason)});
     }
     reinterpret_cast<void (*)(const HostRuntime*)>(start)(&host_runtime());
     return reinterpret_cast<HostTwin>(entry);

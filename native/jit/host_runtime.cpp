@@ -27,9 +27,9 @@ struct Fiber {
     ucontext_t context;
     State state = State::ready;
     std::uint32_t index = 0;
-    std::uint32_t predicate = 0;      // given to a block barrier
-    std::uint64_t vote = 0;           // got from it
-    std::uint32_t mask = 0;           // given to a warp exchange, with `value`
+    std::uint32_t predicate = 0;  // given to a block barrier
+    std::uint64_t vote = 0;       // got from it
+    std::uint32_t mask = 0;       // given to a warp exchange, with `value`
     std::uint64_t value = 0;
     std::uint32_t participants = 0;   // got from it
     std::uint64_t* values = nullptr;  // where it puts all lanes' values
@@ -169,7 +169,8 @@ class BlockRunner {
             const std::size_t lanes = std::min<std::size_t>(kWarp, fibers_.size() - first);
             for (std::size_t lane = 0; lane < lanes; ++lane) {
                 const Fiber& fiber = fibers_[first + lane];
-                if (fiber.state == State::at_warp_exchange) released |= release_mask(first, lanes, fiber.mask);
+                if (fiber.state == State::at_warp_exchange)
+                    released |= release_mask(first, lanes, fiber.mask);
             }
         }
         return released;

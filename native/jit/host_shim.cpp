@@ -244,6 +244,18 @@ static inline double sinpi(double x) { return sin(3.14159265358979323846 * fmod(
 static inline double cospi(double x) { return cos(3.14159265358979323846 * fmod(x, 2.0)); }
 static inline float normcdff(float x) { return 0.5f * erfcf(-x * 0.70710678118654752f); }
 static inline double normcdf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
+// The C library has functions of these names for itself.
+#define __expf gpk_fast_expf
+#define __exp10f gpk_fast_exp10f
+#define __logf gpk_fast_logf
+#define __log2f gpk_fast_log2f
+#define __log10f gpk_fast_log10f
+#define __powf gpk_fast_powf
+#define __sinf gpk_fast_sinf
+#define __cosf gpk_fast_cosf
+#define __tanf gpk_fast_tanf
+#define __tanhf gpk_fast_tanhf
+#define __sincosf gpk_fast_sincosf
 static inline float __expf(float x) { return expf(x); }
 static inline float __exp10f(float x) { return powf(10.0f, x); }
 static inline float __logf(float x) { return logf(x); }

@@ -5,5 +5,4 @@ namespace gpk::jit {
 
 extern const char* const kHostShim;
 
-
 }  // namespace gpk::jit

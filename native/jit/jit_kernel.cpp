@@ -39,7 +39,6 @@ std::shared_ptr<JitKernel> JitKernel::compile(Device& device, const std::string&
         result->from_cache_ = compiled.from_cache;
         result->image_ = {reinterpret_cast<const unsigned char*>(result->code_.data()), result->code_.size()};
         def.image = &result->image_;
-        if (result->signature_.dynamic_shared) def.max_shared_bytes = kAllSharedBytes;
     } else {
         const HostCompiled compiled = compile_host(source, result->signature_, options.flags);
         result->symbol_ = result->signature_.name;
@@ -47,6 +46,7 @@ std::shared_ptr<JitKernel> JitKernel::compile(Device& device, const std::string&
         def.twin = compiled.twin;
     }
     def.name = result->symbol_.c_str();
+    if (result->signature_.dynamic_shared) def.max_shared_bytes = kAllSharedBytes;
     result->kernel_ = std::make_unique<Kernel>(def);
     // Loaded now, so that what cannot be loaded is known here and not at the first launch.
     result->kernel_->on(device);
@@ -80,17 +80,20 @@ void JitKernel::check(const LaunchConfig& config) const {
                                         .got = std::move(got)});
     };
     const auto& [grid, block, shared_bytes, cluster] = config;
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > kMaxGridX || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > kMaxGridX || grid.y > kMaxGridYZ ||
+        grid.z > kMaxGridYZ) {
         throw refuse("grid", str("1 to ", text({kMaxGridX, kMaxGridYZ, kMaxGridYZ})), text(grid));
     }
     const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
     if (block.x > max_threads_ || block.y > max_threads_ || block.z > kMaxBlockZ || threads == 0 ||
         threads > max_threads_) {
-        throw refuse("block", str("1 to ", max_threads_, " threads, at most ", kMaxBlockZ, " of them along z"),
+        throw refuse("block",
+                     str("1 to ", max_threads_, " threads, at most ", kMaxBlockZ, " of them along z"),
                      text(block));
     }
     if (shared_bytes > max_shared_bytes_) {
-        throw refuse("shared_bytes", str("at most ", max_shared_bytes_, " on this device"), str(shared_bytes));
+        throw refuse("shared_bytes", str("at most ", max_shared_bytes_, " on this device"),
+                     str(shared_bytes));
     }
     if (cluster == 0 || grid.x % cluster != 0) {
         throw refuse("cluster", str("a divisor of the grid's x, ", grid.x), str(cluster));

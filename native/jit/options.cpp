@@ -24,16 +24,25 @@ struct FlagSpec {
 
 // Longest first where one begins another.
 constexpr std::array kKnown = {
-    FlagSpec{"--include-path", FlagUse::include_folder}, FlagSpec{"-I", FlagUse::include_folder},
-    FlagSpec{"--define-macro", FlagUse::define},         FlagSpec{"-D", FlagUse::define},
-    FlagSpec{"--undefine-macro", FlagUse::undefine},     FlagSpec{"-U", FlagUse::undefine},
-    FlagSpec{"--pre-include", FlagUse::pre_include},     FlagSpec{"-include", FlagUse::pre_include},
-    FlagSpec{"--std", FlagUse::standard},                FlagSpec{"-std", FlagUse::standard},
+    FlagSpec{"--include-path", FlagUse::include_folder},
+    FlagSpec{"-I", FlagUse::include_folder},
+    FlagSpec{"--define-macro", FlagUse::define},
+    FlagSpec{"-D", FlagUse::define},
+    FlagSpec{"--undefine-macro", FlagUse::undefine},
+    FlagSpec{"-U", FlagUse::undefine},
+    FlagSpec{"--pre-include", FlagUse::pre_include},
+    FlagSpec{"-include", FlagUse::pre_include},
+    FlagSpec{"--std", FlagUse::standard},
+    FlagSpec{"-std", FlagUse::standard},
 };
 
 constexpr std::array<std::string_view, 12> kRefused = {
-    "-arch",  "--gpu-architecture", "-gencode", "-ptx",       "--ptx",     "-dc",
-    "-rdc",   "--device-c",         "-dlto",    "--dlink-time-opt", "-cubin", "--relocatable-device-code",
+    "-arch",    "--gpu-architecture",
+    "-gencode", "-ptx",
+    "--ptx",    "-dc",
+    "-rdc",     "--device-c",
+    "-dlto",    "--dlink-time-opt",
+    "-cubin",   "--relocatable-device-code",
 };
 
 // The host compiler's spelling.
@@ -56,7 +65,8 @@ Flags parse_flags(const std::vector<std::string>& flags) {
     for (std::size_t i = 0; i < flags.size(); ++i) {
         const std::string& flag = flags[i];
         for (const std::string_view refused : kRefused) {
-            if (flag.rfind(refused, 0) == 0 && (flag.size() == refused.size() || flag[refused.size()] == '=')) {
+            if (flag.rfind(refused, 0) == 0 &&
+                (flag.size() == refused.size() || flag[refused.size()] == '=')) {
                 throw error(ErrorKind::value,
                             {.call = "jit",
                              .argument = "options",
@@ -65,8 +75,9 @@ Flags parse_flags(const std::vector<std::string>& flags) {
                              .fix = "leave it out: kernels are compiled for the device at hand"});
             }
         }
-        const auto spec = std::find_if(kKnown.begin(), kKnown.end(),
-                                       [&](const FlagSpec& known) { return flag.rfind(known.spelling, 0) == 0; });
+        const auto spec = std::find_if(kKnown.begin(), kKnown.end(), [&](const FlagSpec& known) {
+            return flag.rfind(known.spelling, 0) == 0;
+        });
         if (spec == kKnown.end()) continue;
         std::string value = flag.substr(spec->spelling.size());
         if (!value.empty() && value.front() == '=') value.erase(0, 1);
@@ -102,7 +113,10 @@ class IncludeScan {
             if (words.empty() || words[0].text != "include") continue;
             std::string_view rest = token.text.substr(1 + words[0].offset + words[0].text.size());
             rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
-            const char close = rest.empty() ? '\0' : rest.front() == '"' ? '"' : rest.front() == '<' ? '>' : '\0';
+            const char close = rest.empty()          ? '\0'
+                               : rest.front() == '"' ? '"'
+                               : rest.front() == '<' ? '>'
+                                                     : '\0';
             const std::size_t end = close == '\0' ? std::string_view::npos : rest.find(close, 1);
             if (end == std::string_view::npos) return false;
             if (!add(std::string(rest.substr(1, end - 1)), close == '"' ? own_folder : "")) return false;

@@ -7,8 +7,8 @@
 namespace gpk::jit {
 
 struct Flags {
-    std::vector<std::string> all;              // as given, for NVRTC
-    std::vector<std::string> for_host;         // those that mean the same to a host compiler: -I, -D, -U, -std
+    std::vector<std::string> all;       // as given, for NVRTC
+    std::vector<std::string> for_host;  // those that mean the same to a host compiler: -I, -D, -U, -std
     std::vector<std::string> include_folders;  // of -I
     std::vector<std::string> pre_includes;     // of -include
 };

@@ -18,12 +18,23 @@ using Tokens = std::span<const Token>;
 using Words = std::vector<std::string>;
 
 const std::map<std::string, DType, std::less<>> kNamedTypes = {
-    {"size_t", DType::uint64},        {"ptrdiff_t", DType::int64},        {"int8_t", DType::int8},
-    {"int16_t", DType::int16},        {"int32_t", DType::int32},          {"int64_t", DType::int64},
-    {"uint8_t", DType::uint8},        {"uint16_t", DType::uint16},        {"uint32_t", DType::uint32},
-    {"uint64_t", DType::uint64},      {"intptr_t", DType::int64},         {"uintptr_t", DType::uint64},
-    {"half", DType::float16},         {"__half", DType::float16},         {"nv_bfloat16", DType::bfloat16},
-    {"__nv_bfloat16", DType::bfloat16}, {"__nv_fp8_e4m3", DType::float8_e4m3},
+    {"size_t", DType::uint64},
+    {"ptrdiff_t", DType::int64},
+    {"int8_t", DType::int8},
+    {"int16_t", DType::int16},
+    {"int32_t", DType::int32},
+    {"int64_t", DType::int64},
+    {"uint8_t", DType::uint8},
+    {"uint16_t", DType::uint16},
+    {"uint32_t", DType::uint32},
+    {"uint64_t", DType::uint64},
+    {"intptr_t", DType::int64},
+    {"uintptr_t", DType::uint64},
+    {"half", DType::float16},
+    {"__half", DType::float16},
+    {"nv_bfloat16", DType::bfloat16},
+    {"__nv_bfloat16", DType::bfloat16},
+    {"__nv_fp8_e4m3", DType::float8_e4m3},
     {"__nv_fp8_e5m2", DType::float8_e5m2},
 };
 
@@ -61,9 +72,9 @@ const std::map<std::string, DType, std::less<>> kBuiltinTypes = {
     {"double", DType::float64},
 };
 
-const std::set<std::string, std::less<>> kBuiltinWords = {
-    "bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "void"};
-const std::set<std::string, std::less<>> kIgnoredWords = {"volatile",     "restrict",           "__restrict",
+const std::set<std::string, std::less<>> kBuiltinWords = {"bool",   "char",     "short", "int",    "long",
+                                                          "signed", "unsigned", "float", "double", "void"};
+const std::set<std::string, std::less<>> kIgnoredWords = {"volatile",     "restrict",          "__restrict",
                                                           "__restrict__", "__grid_constant__", "register"};
 
 bool is(const Token& token, std::string_view text) { return token.text == text; }
@@ -89,7 +100,8 @@ Words words_of(Tokens tokens) {
 void add_alias(Aliases& aliases, Tokens tokens) {
     if (tokens.size() >= 4 && is(tokens[0], "using") && is(tokens[2], "=")) {
         aliases[std::string(tokens[1].text)] = words_of(tokens.subspan(3));
-    } else if (tokens.size() >= 3 && is(tokens[0], "typedef") && tokens.back().kind == TokenKind::identifier) {
+    } else if (tokens.size() >= 3 && is(tokens[0], "typedef") &&
+               tokens.back().kind == TokenKind::identifier) {
         aliases[std::string(tokens.back().text)] = words_of(tokens.subspan(1, tokens.size() - 2));
     }
 }
@@ -97,7 +109,8 @@ void add_alias(Aliases& aliases, Tokens tokens) {
 void add_define(Aliases& aliases, std::string_view directive) {
     const std::vector<Token> tokens = tokenize(directive.substr(1));
     if (tokens.size() < 3 || !is(tokens[0], "define")) return;
-    const bool has_parameters = is(tokens[2], "(") && tokens[2].offset == tokens[1].offset + tokens[1].text.size();
+    const bool has_parameters =
+        is(tokens[2], "(") && tokens[2].offset == tokens[1].offset + tokens[1].text.size();
     if (!has_parameters) aliases[std::string(tokens[1].text)] = words_of(Tokens(tokens).subspan(2));
 }
 
@@ -140,7 +153,8 @@ std::vector<Declaration> find_kernels(Tokens tokens) {
             const Tokens head = tokens.subspan(begin, i - begin);
             Scope inner = scopes.back();
             const bool opens_extern_c = head.size() == 2 && is(head[0], "extern") && is(head[1], "\"C\"");
-            const auto space = std::find_if(head.begin(), head.end(), [](auto& t) { return is(t, "namespace"); });
+            const auto space =
+                std::find_if(head.begin(), head.end(), [](auto& t) { return is(t, "namespace"); });
             if (opens_extern_c) {
                 inner.extern_c = true;
             } else if (space != head.end()) {
@@ -213,14 +227,16 @@ class ParameterParser {
         const std::size_t offset = tokens.front().offset;
         refuse_what_cannot_be_passed(tokens);
         bool array = false;
-        if (const auto bracket = std::find_if(tokens.begin(), tokens.end(), [](auto& t) { return is(t, "["); });
+        if (const auto bracket =
+                std::find_if(tokens.begin(), tokens.end(), [](auto& t) { return is(t, "["); });
             bracket != tokens.end()) {
             array = true;
             tokens = tokens.first(static_cast<std::size_t>(bracket - tokens.begin()));
         }
         // The last word is the name if something else makes the type.
-        if (tokens.size() >= 2 && tokens.back().kind == TokenKind::identifier && !is_type_word(tokens.back().text) &&
-            !is(tokens[tokens.size() - 2], "::") && has_type(tokens.first(tokens.size() - 1))) {
+        if (tokens.size() >= 2 && tokens.back().kind == TokenKind::identifier &&
+            !is_type_word(tokens.back().text) && !is(tokens[tokens.size() - 2], "::") &&
+            has_type(tokens.first(tokens.size() - 1))) {
             result.name = tokens.back().text;
             tokens = tokens.first(tokens.size() - 1);
         }
@@ -236,7 +252,8 @@ class ParameterParser {
 
     static bool has_type(Tokens tokens) {
         return std::any_of(tokens.begin(), tokens.end(), [](const Token& token) {
-            return token.kind == TokenKind::identifier && kIgnoredWords.count(token.text) == 0 && !is(token, "const");
+            return token.kind == TokenKind::identifier && kIgnoredWords.count(token.text) == 0 &&
+                   !is(token, "const");
         });
     }
 
@@ -281,7 +298,8 @@ class ParameterParser {
             result = std::move(next);
             if (!changed) return result;
         }
-        throw refuse(source_, function_, offset, "a type", str("'", joined(words), "', whose names never end"));
+        throw refuse(source_, function_, offset, "a type",
+                     str("'", joined(words), "', whose names never end"));
     }
 
     Parameter finish(Parameter result, const Words& words, std::size_t offset) const {
@@ -351,7 +369,8 @@ std::vector<Tokens> split_parameters(Tokens tokens) {
             begin = i + 1;
         }
     }
-    const bool none = parts.size() == 1 && (parts[0].empty() || (parts[0].size() == 1 && is(parts[0][0], "void")));
+    const bool none =
+        parts.size() == 1 && (parts[0].empty() || (parts[0].size() == 1 && is(parts[0][0], "void")));
     if (none) parts.clear();
     return parts;
 }
@@ -372,11 +391,13 @@ Signature parse_signature(std::string_view source, std::string_view function) {
     const std::vector<Declaration> kernels = find_kernels(tokens);
     const Declaration* chosen = nullptr;
     std::string names;
-    const bool full_name = std::any_of(kernels.begin(), kernels.end(),
-                                       [&](const Declaration& kernel) { return kernel.qualified == function; });
+    const bool full_name = std::any_of(kernels.begin(), kernels.end(), [&](const Declaration& kernel) {
+        return kernel.qualified == function;
+    });
     for (const Declaration& kernel : kernels) {
         names += (names.empty() ? "'" : ", '") + kernel.qualified + "'";
-        if (full_name ? kernel.qualified != function : !kernel.qualified.ends_with("::" + std::string(function))) {
+        if (full_name ? kernel.qualified != function
+                      : !kernel.qualified.ends_with("::" + std::string(function))) {
             continue;
         }
         if (chosen != nullptr && chosen->qualified != kernel.qualified) {
@@ -422,7 +443,8 @@ Signature parse_signature(std::string_view source, std::string_view function) {
 
 namespace {
 
-Error refuse_argument(ErrorKind kind, const Signature& signature, const Parameter& parameter, std::string got) {
+Error refuse_argument(ErrorKind kind, const Signature& signature, const Parameter& parameter,
+                      std::string got) {
     return error(kind, {.call = signature.text(),
                         .argument = parameter.name,
                         .expected = parameter.type,
@@ -443,9 +465,9 @@ void pack_scalar(const Signature& signature, const Parameter& parameter, const S
         throw refuse_argument(ErrorKind::type, signature, parameter, str("the float ", value.as_double()));
     }
     if (!value.fits(dtype)) {
-        throw refuse_argument(ErrorKind::value, signature, parameter,
-                              value.is_unsigned() ? str(static_cast<std::uint64_t>(value.as_int64()))
-                                                  : str(value.as_int64()));
+        throw refuse_argument(
+            ErrorKind::value, signature, parameter,
+            value.is_unsigned() ? str(static_cast<std::uint64_t>(value.as_int64())) : str(value.as_int64()));
     }
     const auto number = static_cast<float>(value.as_double());
     switch (dtype) {

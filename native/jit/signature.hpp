@@ -24,9 +24,9 @@ struct Parameter {
 };
 
 struct Signature {
-    std::string name;              // with its namespaces: "detail::scale"
-    bool extern_c = false;         // its symbol is its name
-    bool dynamic_shared = false;   // the source declares dynamic shared memory
+    std::string name;             // with its namespaces: "detail::scale"
+    bool extern_c = false;        // its symbol is its name
+    bool dynamic_shared = false;  // the source declares dynamic shared memory
     std::vector<Parameter> parameters;
     std::size_t params_bytes = 0;  // packed
 

@@ -50,7 +50,7 @@ struct Pretend {
 
 Pretend* pretend = nullptr;
 
-#define ANSWER(name)                                               \
+#define ANSWER(name) \
     if (const CUresult code = pretend->call(name); code != 0) return code
 
 CudaApi pretend_api() {
@@ -58,13 +58,17 @@ CudaApi pretend_api() {
     api.cuInit = [](unsigned) { return pretend->init; };
     api.cuDriverGetVersion = [](int* v) { return *v = pretend->driver_version, CUDA_SUCCESS; };
     api.cuGetErrorName = [](CUresult code, const char** name) {
-        *name = code == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_X";
+        *name = code == 2     ? "CUDA_ERROR_OUT_OF_MEMORY"
+                : code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+                              : "CUDA_ERROR_X";
         return CUDA_SUCCESS;
     };
     api.cuGetErrorString = [](CUresult, const char** text) { return *text = "what it means", CUDA_SUCCESS; };
     api.cuDeviceGetCount = [](int* n) { return *n = static_cast<int>(pretend->sms.size()), CUDA_SUCCESS; };
     api.cuDeviceGet = [](CUdevice* d, int ordinal) { return *d = ordinal, CUDA_SUCCESS; };
-    api.cuDeviceGetName = [](char* name, int, CUdevice) { return std::strcpy(name, "Pretend GPU"), CUDA_SUCCESS; };
+    api.cuDeviceGetName = [](char* name, int, CUdevice) {
+        return std::strcpy(name, "Pretend GPU"), CUDA_SUCCESS;
+    };
     api.cuDeviceGetAttribute = [](int* value, int which, CUdevice d) {
         const int sm = pretend->sms.at(static_cast<std::size_t>(d));
         *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? sm / 10
@@ -73,7 +77,9 @@ CudaApi pretend_api() {
                                                                          : 0;
         return CUDA_SUCCESS;
     };
-    api.cuDeviceGetPCIBusId = [](char* id, int, CUdevice) { return std::strcpy(id, "0000:01:00.0"), CUDA_SUCCESS; };
+    api.cuDeviceGetPCIBusId = [](char* id, int, CUdevice) {
+        return std::strcpy(id, "0000:01:00.0"), CUDA_SUCCESS;
+    };
     api.cuDeviceTotalMem_v2 = [](std::size_t* n, CUdevice) { return *n = 80ull << 30, CUDA_SUCCESS; };
     api.cuDevicePrimaryCtxRetain = [](CUcontext* c, CUdevice) {
         ANSWER("retain");
@@ -96,15 +102,21 @@ CudaApi pretend_api() {
         return *p = 256, CUDA_SUCCESS;
     };
     api.cuMemFree_v2 = [](CUdeviceptr) { return pretend->call("free"); };
-    api.cuMemcpyHtoDAsync_v2 = [](CUdeviceptr, const void*, std::size_t, CUstream) { return pretend->call("htod"); };
-    api.cuMemcpyDtoHAsync_v2 = [](void*, CUdeviceptr, std::size_t, CUstream) { return pretend->call("dtoh"); };
+    api.cuMemcpyHtoDAsync_v2 = [](CUdeviceptr, const void*, std::size_t, CUstream) {
+        return pretend->call("htod");
+    };
+    api.cuMemcpyDtoHAsync_v2 = [](void*, CUdeviceptr, std::size_t, CUstream) {
+        return pretend->call("dtoh");
+    };
     api.cuPointerGetAttribute = [](void* value, int, CUdeviceptr) {
         const unsigned type = CU_MEMORYTYPE_HOST;
         std::memcpy(value, &type, sizeof(type));
         return pretend->pinned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     };
     api.cuStreamSynchronize = [](CUstream) { return ++pretend->synchronized, CUDA_SUCCESS; };
-    api.cuStreamIsCapturing = [](CUstream, int* status) { return *status = pretend->capturing, CUDA_SUCCESS; };
+    api.cuStreamIsCapturing = [](CUstream, int* status) {
+        return *status = pretend->capturing, CUDA_SUCCESS;
+    };
     api.cuStreamQuery = [](CUstream) { return pretend->call("query"); };
     api.cuModuleLoadData = [](CUmodule* m, const void*) {
         ANSWER("load");

@@ -85,7 +85,8 @@ TEST_F(JitCache, AFolderThatOthersCanWriteToIsRefused) {
             FAIL() << mode;
         } catch (const Error& failure) {
             EXPECT_EQ(failure.kind(), ErrorKind::unsupported);
-            EXPECT_NE(std::string(failure.what()).find("others may write"), std::string::npos) << failure.what();
+            EXPECT_NE(std::string(failure.what()).find("others may write"), std::string::npos)
+                << failure.what();
         }
     }
     if (geteuid() == 0) {

@@ -47,8 +47,9 @@ class JitCompile : public testing::Test {
 
 TEST_F(JitCompile, GivesDeviceCodeAndKeepsIt) {
     const Compiled first = compile(kScale, "scale");
-    EXPECT_EQ(first.image.substr(0, 4), "\x7f"
-                                        "ELF");
+    EXPECT_EQ(first.image.substr(0, 4),
+              "\x7f"
+              "ELF");
     EXPECT_EQ(first.symbol, "scale");
     EXPECT_NE(first.image.find("scale"), std::string::npos);
     EXPECT_FALSE(first.from_cache);
@@ -87,22 +88,29 @@ TEST_F(JitCompile, CommonHeadersAreThere) {
 }
 
 TEST_F(JitCompile, ErrorsShowTheLine) {
-    const std::string text = refusal(ErrorKind::compile, "extern \"C\" __global__ void f(float* x) {\n  int a;\n  x[0] = unknown;\n}\n", "f");
+    const std::string text =
+        refusal(ErrorKind::compile,
+                "extern \"C\" __global__ void f(float* x) {\n  int a;\n  x[0] = unknown;\n}\n", "f");
     EXPECT_NE(text.find("f.cu(3)"), std::string::npos) << text;
     EXPECT_NE(text.find("> 3 |   x[0] = unknown;"), std::string::npos) << text;
 }
 
 TEST_F(JitCompile, RefusesWhatItCannotDo) {
-    EXPECT_NE(refusal(ErrorKind::unsupported, kScale, "scale", {}, 42).find("an NVRTC that knows SM 42"), std::string::npos);
-    EXPECT_NE(refusal(ErrorKind::value, kScale, "scale", {"-arch=sm_80"}).find("'-arch=sm_80'"), std::string::npos);
-    EXPECT_NE(refusal(ErrorKind::value, kScale, "scale", {"-I"}).find("a value after '-I'"), std::string::npos);
+    EXPECT_NE(refusal(ErrorKind::unsupported, kScale, "scale", {}, 42).find("an NVRTC that knows SM 42"),
+              std::string::npos);
+    EXPECT_NE(refusal(ErrorKind::value, kScale, "scale", {"-arch=sm_80"}).find("'-arch=sm_80'"),
+              std::string::npos);
+    EXPECT_NE(refusal(ErrorKind::value, kScale, "scale", {"-I"}).find("a value after '-I'"),
+              std::string::npos);
     refusal(ErrorKind::compile, kScale, "scale", {"--no-such-flag"});
     refusal(ErrorKind::value, kScale + std::string(1, '\0'), "scale");
 }
 
 TEST_F(JitCompile, AChangedHeaderIsSeen) {
     const std::string folder = temporary.path();
-    const auto write = [&](const char* name, const char* text) { std::ofstream(folder + "/" + name) << text; };
+    const auto write = [&](const char* name, const char* text) {
+        std::ofstream(folder + "/" + name) << text;
+    };
     write("outer.h", "#include \"inner.h\"\n");
     write("inner.h", "#define VALUE 1\n");
     const std::string source = "#include <outer.h>\nextern \"C\" __global__ void f(int* x) { *x = VALUE; }";
@@ -112,7 +120,8 @@ TEST_F(JitCompile, AChangedHeaderIsSeen) {
     const Compiled second = compile(source, "f", {"-I" + folder});
     EXPECT_FALSE(second.from_cache);
     EXPECT_NE(second.image, first.image);
-    const std::string computed = "#define NAME <outer.h>\n#include NAME\nextern \"C\" __global__ void f(int* x) { *x = VALUE; }";
+    const std::string computed =
+        "#define NAME <outer.h>\n#include NAME\nextern \"C\" __global__ void f(int* x) { *x = VALUE; }";
     compile(computed, "f", {"-I", folder});
     EXPECT_FALSE(compile(computed, "f", {"-I", folder}).from_cache);
 }

@@ -171,7 +171,8 @@ TEST(JitSignature, NoParameters) {
 }
 
 TEST(JitSignature, TheDefinitionCountsNotTheDeclaration) {
-    const Signature found = parse_signature("__global__ void f(float*, int);\n__global__ void f(float* x, int n) {}", "f");
+    const Signature found =
+        parse_signature("__global__ void f(float*, int);\n__global__ void f(float* x, int n) {}", "f");
     EXPECT_EQ(found.text(), "f(float* x, int n)");
 }
 
@@ -189,7 +190,8 @@ TEST(JitSignature, Refusals) {
         {"__global__ void f(int n,, int m) {}", "nothing between two commas"},
         {"template <class T> __global__ void f(T* x) {}", "a template"},
         {"__global__ void f(int a) {}\n__global__ void f(float a) {}", "overloaded"},
-        {"namespace a { __global__ void f(int x) {} } namespace b { __global__ void f(int x) {} }", "'a::f' and 'b::f'"},
+        {"namespace a { __global__ void f(int x) {} } namespace b { __global__ void f(int x) {} }",
+         "'a::f' and 'b::f'"},
         {"#define A B\n#define B A\n__global__ void f(A x) {}", "never end"},
         {"__global__ void g(int a) {} __global__ void h(int a) {}", "one of 'g', 'h'"},
         {"__device__ void f(int a) {}", "a source with a __global__ function"},
@@ -205,7 +207,8 @@ TEST(JitSignature, Refusals) {
 }
 
 TEST(JitSignature, AnyTextEndsWithAnErrorOrASignature) {
-    const std::string source = "extern \"C\" __global__ void f(const float* x, int n) { x[0] /* \" */; } R\"(";
+    const std::string source =
+        "extern \"C\" __global__ void f(const float* x, int n) { x[0] /* \" */; } R\"(";
     for (std::size_t cut = 0; cut <= source.size(); ++cut) {
         try {
             EXPECT_EQ(parse_signature(std::string_view(source).substr(0, cut), "f").parameters.size(), 2u);
@@ -246,8 +249,10 @@ TEST(JitSignature, PacksArguments) {
     EXPECT_EQ(kind_of([&] { pack_scalar(found, found.parameters[0], 1, params); }), ErrorKind::type);
     EXPECT_EQ(kind_of([&] { pack_scalar(found, found.parameters[2], 0.5, params); }), ErrorKind::type);
     EXPECT_EQ(kind_of([&] { pack_scalar(found, found.parameters[2], 256, params); }), ErrorKind::value);
-    EXPECT_EQ(kind_of([&] { pack_pointer(found, found.parameters[0], 1, DType::int32, params); }), ErrorKind::type);
-    EXPECT_EQ(kind_of([&] { pack_pointer(found, found.parameters[3], 1, DType::float64, params); }), ErrorKind::type);
+    EXPECT_EQ(kind_of([&] { pack_pointer(found, found.parameters[0], 1, DType::int32, params); }),
+              ErrorKind::type);
+    EXPECT_EQ(kind_of([&] { pack_pointer(found, found.parameters[3], 1, DType::float64, params); }),
+              ErrorKind::type);
 }
 
 TEST(JitSource, LinesAroundAnError) {

@@ -23,7 +23,8 @@ TEST(Sha256, PiecesMakeTheSameMessage) {
     const std::string text(1000, 'x');
     for (const std::size_t piece : {1u, 55u, 56u, 63u, 64u, 65u, 129u}) {
         Sha256 sum;
-        for (std::size_t at = 0; at < text.size(); at += piece) sum.add(std::string_view(text).substr(at, piece));
+        for (std::size_t at = 0; at < text.size(); at += piece)
+            sum.add(std::string_view(text).substr(at, piece));
         EXPECT_EQ(sum.hex(), hash(text)) << piece;
     }
 }
