@@ -12,7 +12,8 @@ DType dtype_from_name(std::string_view wanted) {
         if (kDTypes[i].name == wanted) return static_cast<DType>(i);
         names += str(i > 0 ? ", " : "", kDTypes[i].name);
     }
-    throw error(ErrorKind::type, {.call = "dtype", .expected = str("one of ", names), .got = str("'", wanted, "'")});
+    throw error(ErrorKind::type,
+                {.call = "dtype", .expected = str("one of ", names), .got = str("'", wanted, "'")});
 }
 
 namespace {
@@ -26,12 +27,8 @@ DType signed_of(std::size_t size_bytes) {
     }
 }
 
-// The smallest float that NumPy finds large enough for an integer of this size.
-DType float_of_integer(std::size_t size_bytes) {
-    return size_bytes == 1 ? DType::float16 : size_bytes == 2 ? DType::float32 : DType::float64;
-}
-
 DType promote_floats(DType a, DType b) {
+    if (a == b) return a;
     if (is_float8(a) || is_float8(b)) {
         throw error(ErrorKind::type, {.call = "promotion",
                                       .expected = "two arrays of one float8 type",
@@ -44,6 +41,12 @@ DType promote_floats(DType a, DType b) {
 
 }  // namespace
 
+DType float_for(DType dtype) {
+    if (is_floating(dtype)) return dtype;
+    const std::size_t size_bytes = itemsize(dtype);
+    return size_bytes == 1 ? DType::float16 : size_bytes == 2 ? DType::float32 : DType::float64;
+}
+
 DType promote(DType a, DType b) {
     if (a == b) return a;
     const DTypeKind ka = info(a).kind, kb = info(b).kind;
@@ -55,7 +58,7 @@ DType promote(DType a, DType b) {
     if (ka == DTypeKind::floating) {
         // bfloat16 has float32's range, so an integer of 8 bits fits it as it fits float16.
         if (a == DType::bfloat16 && itemsize(b) == 1) return a;
-        return promote_floats(a, float_of_integer(itemsize(b)));
+        return promote_floats(a, float_for(b));
     }
     if (ka == kb) return itemsize(a) > itemsize(b) ? a : b;
     const DType s = ka == DTypeKind::signed_integer ? a : b;

@@ -58,12 +58,9 @@ constexpr std::string_view name(DType dtype) { return info(dtype).name; }
 constexpr std::size_t itemsize(DType dtype) { return info(dtype).size_bytes; }
 constexpr bool is_floating(DType dtype) { return info(dtype).kind == DTypeKind::floating; }
 constexpr bool is_integer(DType dtype) {
-    return info(dtype).kind == DTypeKind::signed_integer ||
-           info(dtype).kind == DTypeKind::unsigned_integer;
+    return info(dtype).kind == DTypeKind::signed_integer || info(dtype).kind == DTypeKind::unsigned_integer;
 }
-constexpr bool is_float8(DType dtype) {
-    return dtype == DType::float8_e4m3 || dtype == DType::float8_e5m2;
-}
+constexpr bool is_float8(DType dtype) { return dtype == DType::float8_e4m3 || dtype == DType::float8_e5m2; }
 
 // Throws Error (type), listing the names, for an unknown one.
 DType dtype_from_name(std::string_view name);
@@ -71,6 +68,10 @@ DType dtype_from_name(std::string_view name);
 // The common type of two arrays, as NumPy promotes (NEP 50). float16 with bfloat16 gives float32.
 // float8 types promote only with themselves: anything else throws Error (type).
 DType promote(DType a, DType b);
+
+// What a function of real numbers computes and gives: floats keep their type, integers and bool the
+// smallest float that NumPy finds large enough for them.
+DType float_for(DType dtype);
 
 // What a Python scalar is to promotion: weak, it adapts to the array's dtype within its kind.
 enum class ScalarKind : std::uint8_t { boolean, integer, floating };
