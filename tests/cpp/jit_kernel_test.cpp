@@ -257,13 +257,14 @@ TEST_F(JitKernelTest, Intrinsics) {
     x[k++] = max(3, 7); x[k++] = min(2.5f, 1.5f); x[k++] = __popc(0xf0f0u); x[k++] = __clz(1);
     x[k++] = __float2int_rn(2.5f); x[k++] = __float2int_rz(-2.7f); x[k++] = __int_as_float(0x40490fdb);
     x[k++] = __brev(1u); x[k++] = __umulhi(0x80000000u, 4u); x[k++] = __byte_perm(0x03020100u, 0x07060504u, 0x7531u);
-    x[k++] = __saturatef(1.5f); x[k++] = __ldg((const double*)x + 4); x[k++] = __ffs(8); x[k++] = __float2int_rn(3e10f);
+    x[k++] = __saturatef(1.5f); x[k++] = __ldg((const double*)x + 31); x[k++] = __ffs(8); x[k++] = __float2int_rn(3e10f);
     x[k++] = tanhf(v); x[k++] = __logf(v);
     float4 q = make_float4(1, 2, 3, 4); x[k++] = q.w; x[k++] = sizeof(float3) + sizeof(float4);
 })";
     const auto x = run<double>(source, "math", {{1}, {1}}, [] {
         std::vector<double> start(32);
         start[0] = 2.0;
+        start[31] = 7.0;
         return start;
     }());
     const double expected[] = {std::exp(2.0),
