@@ -36,7 +36,7 @@ namespace gpk::cuda {
     X(cuMemcpyDtoHAsync_v2, (void* to, CUdeviceptr from, std::size_t bytes, CUstream stream))       \
     X(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream)) \
     X(cuMemsetD8Async, (CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream))   \
-    X(cuPointerGetAttribute, (void* value, int attribute, CUdeviceptr pointer))                     \
+    X(cuPointerGetAttributes, (unsigned count, int* which, void** values, CUdeviceptr pointer))     \
     X(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority))                \
     X(cuStreamDestroy_v2, (CUstream stream))                                                        \
     X(cuStreamSynchronize, (CUstream stream))                                                       \

@@ -231,9 +231,11 @@ void CudaDriver::free_host(void* pointer) noexcept {
 // The driver's manual only says that a copy with pageable memory "might be synchronous".
 bool CudaDriver::must_wait_for_host_copy(CUstream stream, const void* host) const {
     unsigned type = 0;
-    const CUresult code = api_.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                                     reinterpret_cast<CUdeviceptr>(host));
-    if (code == CUDA_SUCCESS && type == CU_MEMORYTYPE_HOST) return false;  // pinned
+    // The plural call: the singular one fails for memory that the driver does not know.
+    int which = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    void* values[] = {&type};
+    GPK_CALL(cuPointerGetAttributes, 1, &which, values, reinterpret_cast<CUdeviceptr>(host));
+    if (type == CU_MEMORYTYPE_HOST) return false;  // pinned
     int capturing = CU_STREAM_CAPTURE_STATUS_NONE;
     GPK_CALL(cuStreamIsCapturing, stream, &capturing);
     return capturing == CU_STREAM_CAPTURE_STATUS_NONE;

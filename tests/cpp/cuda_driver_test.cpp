@@ -108,10 +108,10 @@ CudaApi pretend_api() {
     api.cuMemcpyDtoHAsync_v2 = [](void*, CUdeviceptr, std::size_t, CUstream) {
         return pretend->call("dtoh");
     };
-    api.cuPointerGetAttribute = [](void* value, int, CUdeviceptr) {
-        const unsigned type = CU_MEMORYTYPE_HOST;
-        std::memcpy(value, &type, sizeof(type));
-        return pretend->pinned ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    api.cuPointerGetAttributes = [](unsigned, int*, void** values, CUdeviceptr) {
+        const unsigned type = pretend->pinned ? CU_MEMORYTYPE_HOST : 0;  // 0: not known to the driver
+        std::memcpy(values[0], &type, sizeof(type));
+        return CUDA_SUCCESS;
     };
     api.cuStreamSynchronize = [](CUstream) { return ++pretend->synchronized, CUDA_SUCCESS; };
     api.cuStreamIsCapturing = [](CUstream, int* status) {
