@@ -1,0 +1,59 @@
+#include "kernels/sampling/next_token.hpp"
+
+#include "kernels/device.cuh"
+
+namespace gpk::kernels {
+
+namespace {
+
+struct Candidate {
+    float logit;
+    std::int32_t id;
+};
+
+__device__ __forceinline__ Candidate better(Candidate a, Candidate b) {
+    const bool a_nan = a.logit != a.logit, b_nan = b.logit != b.logit;
+    if (a_nan != b_nan) return a_nan ? a : b;
+    if (!a_nan && a.logit != b.logit) return a.logit > b.logit ? a : b;
+    return a.id < b.id ? a : b;
+}
+
+__device__ __forceinline__ Candidate warp_best(Candidate c) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        c = better(c,
+                   {__shfl_xor_sync(0xffffffffu, c.logit, step), __shfl_xor_sync(0xffffffffu, c.id, step)});
+    }
+    return c;
+}
+
+}  // namespace
+
+extern "C" __global__ void next_token(const __grid_constant__ NextTokenParams p) {
+    __shared__ Candidate of_warps[32];
+    wait_for_predecessor();
+    Candidate best{-INFINITY, INT32_MAX};
+    const auto take = [&](float logit, std::int32_t id) { best = better(best, {logit, id}); };
+    // Four loads in flight a thread; logits begin at an allocation, so they are aligned.
+    const auto* fours = reinterpret_cast<const Vector<float, 4>*>(p.logits);
+#pragma unroll 4
+    for (std::int32_t i = threadIdx.x; i < p.count / 4; i += blockDim.x) {
+        const Vector<float, 4> four = fours[i];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) take(four.values[j], 4 * i + j);
+    }
+    for (std::int32_t i = p.count / 4 * 4 + threadIdx.x; i < p.count; i += blockDim.x) take(p.logits[i], i);
+
+    best = warp_best(best);
+    if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = best;
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    best = threadIdx.x < blockDim.x / 32 ? of_warps[threadIdx.x] : Candidate{-INFINITY, INT32_MAX};
+    best = warp_best(best);
+    if (threadIdx.x == 0) {
+        *p.token = best.id;
+        *p.position += p.advance;
+    }
+}
+
+}  // namespace gpk::kernels

@@ -1,0 +1,21 @@
+// next_token: the id of the largest logit (the lowest id among equals; a NaN counts as the largest) and
+// the step of the position, so that the following step of a model needs nothing from the host.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/kernel.hpp"
+
+namespace gpk::kernels {
+
+struct NextTokenParams {
+    const float* logits;     // [count]
+    std::int32_t* token;     // [1], written
+    std::int32_t* position;  // [1], advanced
+    std::int32_t count;
+    std::int32_t advance;  // tokens that this step put into the cache
+};
+
+const Kernel& next_token();  // one block
+
+}  // namespace gpk::kernels
