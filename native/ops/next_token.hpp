@@ -1,0 +1,13 @@
+// The greedy choice of a token, on the device.
+#pragma once
+
+#include "array/array.hpp"
+
+namespace gpk::ops {
+
+// token[0] = the id of the largest of the first `count` logits (float32 [vocab], contiguous), the lowest
+// among equals; position[0] += advance. token and position: int32 [1].
+void next_token(const Array& logits, std::int64_t count, std::int64_t advance, const Array& token,
+                const Array& position);
+
+}  // namespace gpk::ops

@@ -1,0 +1,151 @@
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "model_support.hpp"
+#include "ops/attention.hpp"
+#include "runtime/graph.hpp"
+
+namespace {
+
+using namespace gpk;
+
+struct Sizes {
+    std::int64_t tokens, heads, kv_heads, d, capacity;
+    int position;
+};
+
+std::vector<double> reference(const std::vector<float>& q, const std::vector<float>& k,
+                              const std::vector<float>& v, const Sizes& s, double scale) {
+    std::vector<double> out(q.size());
+    const auto d = static_cast<std::size_t>(s.d);
+    for (std::int64_t token = 0; token < s.tokens; ++token) {
+        const std::int64_t length = std::min<std::int64_t>(s.position + token + 1, s.capacity);
+        for (std::int64_t head = 0; head < s.heads; ++head) {
+            const float* query = q.data() + (token * s.heads + head) * s.d;
+            const std::int64_t kv_head = head / (s.heads / s.kv_heads);
+            std::vector<double> scores;
+            for (std::int64_t key = 0; key < length; ++key) {
+                const float* row = k.data() + (kv_head * s.capacity + key) * s.d;
+                double dot = 0;
+                for (std::size_t i = 0; i < d; ++i) dot += double(query[i]) * row[i];
+                scores.push_back(dot * scale);
+            }
+            const double highest = *std::max_element(scores.begin(), scores.end());
+            double sum = 0;
+            for (double& score : scores) sum += score = std::exp(score - highest);
+            double* y = out.data() + (token * s.heads + head) * s.d;
+            for (std::int64_t key = 0; key < length; ++key) {
+                const float* row = v.data() + (kv_head * s.capacity + key) * s.d;
+                for (std::size_t i = 0; i < d; ++i)
+                    y[i] += scores[static_cast<std::size_t>(key)] / sum * row[i];
+            }
+        }
+    }
+    return out;
+}
+
+void check(const Sizes& s, DType dtype) {
+    const auto q = rounded(random_floats(s.tokens * s.heads * s.d, 1), dtype);
+    auto k = rounded(random_floats(s.kv_heads * s.capacity * s.d, 2), dtype);
+    auto v = rounded(random_floats(s.kv_heads * s.capacity * s.d, 3), dtype);
+    const double scale = 1 / std::sqrt(double(s.d));
+    const auto expected = reference(q, k, v, s, scale);
+    // Rows past the length must not be looked at.
+    for (std::int64_t head = 0; head < s.kv_heads; ++head) {
+        for (std::int64_t key = s.position + s.tokens; key < s.capacity; ++key) {
+            for (std::int64_t i = 0; i < s.d; ++i) {
+                k[static_cast<std::size_t>((head * s.capacity + key) * s.d + i)] = NAN;
+                v[static_cast<std::size_t>((head * s.capacity + key) * s.d + i)] = NAN;
+            }
+        }
+    }
+    const Dims cache{s.kv_heads, s.capacity, s.d};
+    const Array y = ops::attention(upload(q, {s.tokens, s.heads, s.d}, dtype), upload(k, cache, dtype),
+                                   upload(v, cache, dtype), upload_ints({s.position}), scale);
+    EXPECT_EQ(y.shape(), (Dims{s.tokens, s.heads, s.d}));
+    EXPECT_LE(worst_error(download(y), expected), 4 * rounding(dtype))
+        << name(dtype) << " tokens " << s.tokens << " heads " << s.heads << "/" << s.kv_heads << " d " << s.d
+        << " capacity " << s.capacity << " position " << s.position;
+}
+
+TEST(Attention, DecodeMatchesFloat64) {
+    for (const DType dtype : kModelFloats) {
+        for (const std::int64_t d : {2, 12, 16, 64, 80, 128, 256}) {
+            check({1, 4, 4, d, 40, 0}, dtype);
+            check({1, 9, 3, d, 300, 211}, dtype);   // groups of three
+            check({1, 14, 2, d, 130, 129}, dtype);  // groups of seven: two tiles, the cache full
+        }
+        check({1, 8, 2, 64, 3000, 2777}, dtype);  // many splits
+        check({3, 6, 2, 64, 500, 300}, dtype);    // a few tokens at once
+    }
+}
+
+TEST(Attention, PrefillMatchesFloat64) {
+    for (const DType dtype : kModelFloats) {
+        for (const std::int64_t d : {2, 12, 16, 64, 80, 128, 256}) {
+            check({9, 4, 4, d, 40, 0}, dtype);
+            check({33, 6, 2, d, 70, 20}, dtype);
+            check({70, 3, 1, d, 70, 0}, dtype);
+        }
+        check({200, 2, 1, 64, 1000, 600}, dtype);
+    }
+}
+
+TEST(Attention, TokensPastTheEndSeeTheWholeCache) { check({12, 2, 1, 16, 20, 15}, DType::float32); }
+
+TEST(Attention, ReadsSlicesOfAFusedArrayAndOfTheCache) {
+    const Sizes s{2, 4, 2, 16, 8, 3};
+    const auto fused = random_floats(2 * 8 * 16, 1), cache = random_floats(2 * 2 * 8 * 16, 2);
+    std::vector<float> q;
+    for (std::size_t i = 0; i < fused.size(); ++i) {
+        if (i / 16 % 8 < 4) q.push_back(fused[i]);
+    }
+    const std::vector<float> k(cache.begin(), cache.begin() + 256), v(cache.begin() + 256, cache.end());
+    const Array both = upload(cache, {2, 2, 8, 16});
+    const Array y = ops::attention(upload(fused, {2, 8, 16}).slice(1, 0, 1, 4), both.select(0, 0),
+                                   both.select(0, 1), upload_ints({3}), 0.25);
+    EXPECT_LE(worst_error(download(y), reference(q, k, v, s, 0.25)), 4e-6);
+}
+
+TEST(Attention, LargeScoresDoNotOverflow) {
+    const Array q = upload({100, 100}, {1, 1, 2}), k = upload({100, 100, -100, -100}, {1, 2, 2});
+    const Array v = upload({1, 2, 3, 4}, {1, 2, 2});
+    EXPECT_EQ(download(ops::attention(q, k, v, upload_ints({1}), 1.0)), (std::vector<float>{1, 2}));
+}
+
+TEST(Attention, ACapturedCallFollowsThePosition) {
+    const auto q = random_floats(6 * 64, 1), k = random_floats(2 * 700 * 64, 2),
+               v = random_floats(2 * 700 * 64, 3);
+    const Array query = upload(q, {1, 6, 64}), keys = upload(k, {2, 700, 64}),
+                values = upload(v, {2, 700, 64});
+    const Array position = upload_ints({0}), out = Array::empty(test_device(), {1, 6, 64}, DType::float32);
+    const Array workspace = ops::attention_workspace(test_device(), {1, 6, 2, 64, 700});
+    const auto run = [&] { ops::attention(query, keys, values, position, 0.125, &out, &workspace); };
+    run();
+    const auto stream = current_stream(test_device());
+    const auto graph = Graph::capture(stream, run);
+    for (const int at : {0, 63, 64, 300, 699, 1}) {
+        position.copy_from_host(&at);
+        graph->launch(stream);
+        const Sizes here{1, 6, 2, 64, 700, at};
+        EXPECT_LE(worst_error(download(out), reference(q, k, v, here, 0.125)), 4e-6) << at;
+    }
+}
+
+TEST(Attention, HandlesNoTokensAndRefusesTheRest) {
+    const Array keys = upload(random_floats(2 * 4 * 6, 1), {2, 4, 6});
+    const Array position = upload_ints({0});
+    EXPECT_EQ(ops::attention(upload({}, {0, 2, 6}), keys, keys, position, 1).shape(), (Dims{0, 2, 6}));
+    EXPECT_THROW(ops::attention(upload(random_floats(18, 1), {1, 3, 6}), keys, keys, position, 1),
+                 Error);  // 3 of 2
+    EXPECT_THROW(ops::attention(upload(random_floats(8, 1), {1, 2, 4}), keys, keys, position, 1),
+                 Error);  // d
+    EXPECT_THROW(
+        ops::attention(upload(random_floats(12, 1), {1, 2, 6}, DType::float16), keys, keys, position, 1),
+        Error);
+    const Array wide = upload(random_floats(300, 1), {1, 1, 300}),
+                wide_keys = upload(random_floats(300, 1), {1, 1, 300});
+    EXPECT_THROW(ops::attention(wide, wide_keys, wide_keys, position, 1), Error);
+}
+
+}  // namespace
