@@ -40,18 +40,24 @@ void check_rows(const TensorView& tensor, std::span<const std::int64_t> rows) {
 
 }  // namespace
 
-Array load_tensor(Device& device, const TensorView& tensor, DType target,
-                  std::span<const std::int64_t> rows) {
+void load_into(const Array& array, const TensorView& tensor, std::span<const std::int64_t> rows) {
+    Device& device = array.device();
+    const DType target = array.dtype();
     check_convertible(tensor, target);
     if (!rows.empty()) check_rows(tensor, rows);
+    if (array.shape() != tensor.shape || !array.is_contiguous()) {
+        throw error(ErrorKind::value, {.call = str("load: tensor ", shown(tensor.name)),
+                                       .argument = "to",
+                                       .expected = "a contiguous array of shape " + to_string(tensor.shape),
+                                       .got = "shape " + to_string(array.shape())});
+    }
     const auto& stream = current_stream(device);
     if (stream->capture() != nullptr) {
         throw error(ErrorKind::unsupported, {.call = str("load: tensor ", shown(tensor.name)),
                                              .expected = "a stream without a capture under way",
                                              .fix = "load weights before the capture"});
     }
-    const Array array = Array::empty(device, tensor.shape, target);
-    if (array.size() == 0) return array.readonly();
+    if (array.size() == 0) return;
     array.storage()->before_write(stream);
     const auto upload = [&](std::int64_t first, std::span<const std::byte> bytes) {
         device.launcher().copy_to_device(*stream,
@@ -62,7 +68,7 @@ Array load_tensor(Device& device, const TensorView& tensor, DType target,
     const bool as_stored = target == tensor.dtype && !is_quantized(tensor.type) && target != DType::bool_;
     if (as_stored && rows.empty()) {
         upload(0, tensor.bytes);
-        return array.readonly();
+        return;
     }
 
     // In pieces of whole rows, or of whole blocks where the order stays.
@@ -89,6 +95,13 @@ Array load_tensor(Device& device, const TensorView& tensor, DType target,
         }
         upload(first, bytes);
     }
+}
+
+Array load_tensor(Device& device, const TensorView& tensor, DType target,
+                  std::span<const std::int64_t> rows) {
+    check_convertible(tensor, target);
+    const Array array = Array::empty(device, tensor.shape, target);
+    load_into(array, tensor, rows);
     return array.readonly();
 }
 

@@ -12,4 +12,7 @@ namespace gpk::io {
 Array load_tensor(Device& device, const TensorView& tensor, DType target,
                   std::span<const std::int64_t> rows = {});
 
+// The same into part of a larger array: `to` is contiguous and has the tensor's shape.
+void load_into(const Array& to, const TensorView& tensor, std::span<const std::int64_t> rows = {});
+
 }  // namespace gpk::io
