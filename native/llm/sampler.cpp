@@ -1,0 +1,110 @@
+#include "llm/sampler.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.hpp"
+
+namespace gpk::llm {
+
+void Sampling::validate() const {
+    const auto require = [](bool holds, const char* argument, const char* expected, const std::string& got) {
+        if (!holds) {
+            throw error(ErrorKind::value,
+                        {.call = "sampling", .argument = argument, .expected = expected, .got = got});
+        }
+    };
+    require(std::isfinite(temperature) && temperature >= 0, "temperature", "a number >= 0", str(temperature));
+    require(top_k >= 0, "top_k", "a number >= 0", str(top_k));
+    require(top_p > 0 && top_p <= 1, "top_p", "a number above 0, at most 1", str(top_p));
+}
+
+double uniform(std::uint64_t seed, std::uint64_t counter) {
+    constexpr std::uint32_t kMultiply0 = 0xD2511F53, kMultiply1 = 0xCD9E8D57;
+    constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
+    std::uint32_t key0 = static_cast<std::uint32_t>(seed), key1 = static_cast<std::uint32_t>(seed >> 32);
+    std::uint32_t c[4] = {static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0,
+                          0};
+    for (int round = 0; round < 10; ++round) {
+        const std::uint64_t a = std::uint64_t{kMultiply0} * c[0], b = std::uint64_t{kMultiply1} * c[2];
+        const std::uint32_t next[4] = {
+            static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ key0, static_cast<std::uint32_t>(b),
+            static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ key1, static_cast<std::uint32_t>(a)};
+        std::copy(next, next + 4, c);
+        key0 += kWeyl0;
+        key1 += kWeyl1;
+    }
+    const std::uint64_t bits = (std::uint64_t{c[0]} << 32 | c[1]) >> 11;  // 53 bits
+    return static_cast<double>(bits) * 0x1p-53;
+}
+
+Sampler::Sampler(const Sampling& sampling) : sampling_(sampling) { sampling.validate(); }
+
+std::int32_t Sampler::sample(std::span<const float> logits, std::uint64_t step) {
+    const auto likelier = [](const Candidate& a, const Candidate& b) {
+        return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+    };
+    candidates_.clear();
+    float highest = -INFINITY;
+    bool valid = !logits.empty();
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+        valid = valid && !std::isnan(logits[i]);
+        highest = std::max(highest, logits[i]);
+        candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
+    }
+    if (!valid || !std::isfinite(highest)) {
+        throw error(ErrorKind::value,
+                    {.call = "sample",
+                     .argument = "logits",
+                     .expected = "finite numbers",
+                     .got = valid ? "none, or an infinite one" : "none, or a NaN",
+                     .fix = "check the model's weights, or use a dtype with a larger range"});
+    }
+    if (sampling_.greedy()) return std::min_element(candidates_.begin(), candidates_.end(), likelier)->id;
+
+    const auto top_k = static_cast<std::size_t>(sampling_.top_k);
+    if (top_k != 0 && top_k < candidates_.size()) {
+        std::nth_element(candidates_.begin(), candidates_.begin() + sampling_.top_k - 1, candidates_.end(),
+                         likelier);
+        candidates_.resize(top_k);
+    }
+    // A limit by p needs the order of likelihood, as far down as p reaches; otherwise any order will do.
+    const auto weight = [&](const Candidate& c) {
+        return std::exp((static_cast<double>(c.logit) - highest) / sampling_.temperature);
+    };
+    weights_.clear();
+    double total = 0;
+    for (const Candidate& c : candidates_) {
+        weights_.push_back(weight(c));
+        total += weights_.back();
+    }
+    std::size_t kept = candidates_.size();
+    if (sampling_.top_p < 1) {
+        const auto less_likely = [&](const Candidate& a, const Candidate& b) { return likelier(b, a); };
+        const double enough = sampling_.top_p * total;
+        auto end = candidates_.end();
+        std::make_heap(candidates_.begin(), end, less_likely);
+        // The most likely ones gather at the back, the first of them last.
+        total = 0;
+        kept = 0;
+        while (kept < candidates_.size() && (kept == 0 || total < enough)) {
+            std::pop_heap(candidates_.begin(), end--, less_likely);
+            total += weight(*end);
+            ++kept;
+        }
+        std::reverse(end, candidates_.end());
+        candidates_.erase(candidates_.begin(), end);
+        weights_.clear();
+        for (const Candidate& c : candidates_) weights_.push_back(weight(c));
+    }
+    double left = uniform(sampling_.seed, step) * total;
+    for (std::size_t i = 0; i < kept; ++i) {
+        left -= weights_[i];
+        if (left < 0) return candidates_[i].id;
+    }
+    // Rounding left a rest: the last that can be chosen at all.
+    while (kept > 1 && weights_[kept - 1] == 0) --kept;
+    return candidates_[kept - 1].id;
+}
+
+}  // namespace gpk::llm
