@@ -16,7 +16,7 @@ struct Share {
     static constexpr int kCount = kTile * kDepth / kGemmThreads;
     using M = MultiplyAdd<T>;
 
-    const T* base;  // this thread's first element of the next part
+    const T* base;                // this thread's first element of the next part
     std::int64_t k_stride, step;  // elements between two of this thread's
     int index, depth, index_step, depth_step;
     T values[kCount];
@@ -47,7 +47,8 @@ struct Share {
     template <int kPitch>
     __device__ __forceinline__ void store(typename M::type (&to)[kDepth][kPitch]) const {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) to[depth + i * depth_step][index + i * index_step] = M::load(values[i]);
+        for (int i = 0; i < kCount; ++i)
+            to[depth + i * depth_step][index + i * index_step] = M::load(values[i]);
     }
 };
 
@@ -135,11 +136,11 @@ __device__ __forceinline__ void gemm(const GemmProblem& p) {
 
 }  // namespace
 
-#define GPK_X(symbol, T, tile)                                                             \
-    extern "C" __global__ void __launch_bounds__(kGemmThreads, 2)                         \
-        symbol(const __grid_constant__ GemmProblem p) {                                    \
-        wait_for_predecessor();                                                            \
-        gemm<T, tile>(p);                                                                  \
+#define GPK_X(symbol, T, tile)                                    \
+    extern "C" __global__ void __launch_bounds__(kGemmThreads, 2) \
+        symbol(const __grid_constant__ GemmProblem p) {           \
+        wait_for_predecessor();                                   \
+        gemm<T, tile>(p);                                         \
     }
 GPK_GEMM_KERNELS(GPK_X)
 #undef GPK_X

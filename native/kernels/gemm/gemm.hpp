@@ -10,16 +10,16 @@ namespace gpk {
 class Kernel;
 
 // X(symbol, element type, tile): a block makes a tile x tile part of c.
-#define GPK_GEMM_KERNELS(X)                     \
-    X(gemm_float32_128, float, 128)             \
-    X(gemm_float32_64, float, 64)               \
-    X(gemm_float64_64, double, 64)              \
-    X(gemm_float16_64, gpk::float16, 64)        \
-    X(gemm_bfloat16_64, gpk::bfloat16, 64)      \
-    X(gemm_uint8_64, std::uint8_t, 64)          \
-    X(gemm_uint16_64, std::uint16_t, 64)        \
-    X(gemm_uint32_64, std::uint32_t, 64)        \
-    X(gemm_uint64_64, std::uint64_t, 64)        \
+#define GPK_GEMM_KERNELS(X)                \
+    X(gemm_float32_128, float, 128)        \
+    X(gemm_float32_64, float, 64)          \
+    X(gemm_float64_64, double, 64)         \
+    X(gemm_float16_64, gpk::float16, 64)   \
+    X(gemm_bfloat16_64, gpk::bfloat16, 64) \
+    X(gemm_uint8_64, std::uint8_t, 64)     \
+    X(gemm_uint16_64, std::uint16_t, 64)   \
+    X(gemm_uint32_64, std::uint32_t, 64)   \
+    X(gemm_uint64_64, std::uint64_t, 64)   \
     X(gemm_bool_64, bool, 64)
 
 #define GPK_X(symbol, T, tile) symbol,

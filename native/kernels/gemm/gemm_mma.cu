@@ -29,10 +29,14 @@ template <bool kTransposed>
 __device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t address) {
     if constexpr (kTransposed) {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(address)
+                     : "memory");
     } else {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address) : "memory");
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(address)
+                     : "memory");
     }
 }
 
@@ -42,14 +46,15 @@ __device__ __forceinline__ std::uint32_t load_word(std::uint32_t address) {
     return word;
 }
 
-#define GPK_MMA(shape_and_types)                                                                     \
-    asm volatile("mma.sync.aligned." shape_and_types                                                 \
-                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                  \
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                    \
+#define GPK_MMA(shape_and_types)                                                    \
+    asm volatile("mma.sync.aligned." shape_and_types                                \
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                   \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 
 template <class T>
-__device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
+__device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)[4],
+                                         const std::uint32_t (&b)[2]);
 template <>
 __device__ __forceinline__ void multiply<bfloat16>(float (&c)[4], const std::uint32_t (&a)[4],
                                                    const std::uint32_t (&b)[2]) {
@@ -72,7 +77,8 @@ template <class T, int kCount>
 __device__ __forceinline__ void round_to_tf32(std::uint32_t (&words)[kCount]) {
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(words[i]) : "f"(__uint_as_float(words[i])));
+        for (int i = 0; i < kCount; ++i)
+            asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(words[i]) : "f"(__uint_as_float(words[i])));
     }
 }
 
@@ -82,8 +88,8 @@ __device__ __forceinline__ void round_to_tf32(std::uint32_t (&words)[kCount]) {
 template <class T, int kTile, bool kAlongK>
 struct Operand {
     static constexpr int kThreads = mma_threads(kTile);
-    static constexpr int kChunk = 16 / sizeof(T);                   // elements
-    static constexpr int kDepth = kMmaDepthBytes / sizeof(T);       // of k
+    static constexpr int kChunk = 16 / sizeof(T);              // elements
+    static constexpr int kDepth = kMmaDepthBytes / sizeof(T);  // of k
     static constexpr int kRowBytes = kAlongK ? kMmaDepthBytes : kTile * static_cast<int>(sizeof(T));
     static constexpr int kRowChunks = kRowBytes / 16;
     static constexpr int kCopies = kTile * kMmaDepthBytes / 16 / kThreads;  // of chunks, by each thread
@@ -97,17 +103,19 @@ struct Operand {
         return row * kRowBytes + (chunk ^ swizzle(row)) * 16;
     }
 
-    const T* safe;             // an address to name where nothing is read
-    const T* from[kCopies];    // this thread's chunks of the next part
+    const T* safe;              // an address to name where nothing is read
+    const T* from[kCopies];     // this thread's chunks of the next part
     int across_bytes[kCopies];  // how much of the chunk the dimension other than k leaves
     std::int64_t step;
 
     // `lines` of the tile exist.
-    __device__ __forceinline__ Operand(const T* tile, std::int64_t line_stride, std::int64_t k_stride, int lines)
+    __device__ __forceinline__ Operand(const T* tile, std::int64_t line_stride, std::int64_t k_stride,
+                                       int lines)
         : safe(tile), step(kDepth * k_stride) {
 #pragma unroll
         for (int i = 0; i < kCopies; ++i) {
-            const int id = threadIdx.x + i * kThreads, row = id / kRowChunks, first = id % kRowChunks * kChunk;
+            const int id = threadIdx.x + i * kThreads, row = id / kRowChunks,
+                      first = id % kRowChunks * kChunk;
             if constexpr (kAlongK) {
                 from[i] = tile + row * line_stride + first;
                 across_bytes[i] = row < lines ? 16 : 0;
@@ -135,29 +143,35 @@ struct Operand {
     }
 
     // The 16 x 32-byte fragment of a at `line`, for the step of k.
-    __device__ __forceinline__ static void load_a(std::uint32_t (&to)[4], std::uint32_t stage, int line, int k_step) {
+    __device__ __forceinline__ static void load_a(std::uint32_t (&to)[4], std::uint32_t stage, int line,
+                                                  int k_step) {
         const int lane = threadIdx.x % 32;
         if constexpr (kAlongK) {
             load_matrices<false>(to, stage + place(line + lane % 16, k_step * 2 + lane / 16));
         } else if constexpr (sizeof(T) == 2) {
-            load_matrices<true>(to, stage + place(k_step * 16 + lane / 16 * 8 + lane % 8, line / 8 + lane / 8 % 2));
+            load_matrices<true>(
+                to, stage + place(k_step * 16 + lane / 16 * 8 + lane % 8, line / 8 + lane / 8 % 2));
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) to[i] = element(stage, k_step * 8 + lane % 4 + i / 2 * 4, line + lane / 4 + i % 2 * 8);
+            for (int i = 0; i < 4; ++i)
+                to[i] = element(stage, k_step * 8 + lane % 4 + i / 2 * 4, line + lane / 4 + i % 2 * 8);
         }
         round_to_tf32<T>(to);
     }
 
     // The fragments of b for the 8 columns at `line` (to[0], to[1]) and the next 8 (to[2], to[3]).
-    __device__ __forceinline__ static void load_b(std::uint32_t (&to)[4], std::uint32_t stage, int line, int k_step) {
+    __device__ __forceinline__ static void load_b(std::uint32_t (&to)[4], std::uint32_t stage, int line,
+                                                  int k_step) {
         const int lane = threadIdx.x % 32;
         if constexpr (kAlongK) {
-            load_matrices<false>(to, stage + place(line + lane / 16 * 8 + lane % 8, k_step * 2 + lane / 8 % 2));
+            load_matrices<false>(to,
+                                 stage + place(line + lane / 16 * 8 + lane % 8, k_step * 2 + lane / 8 % 2));
         } else if constexpr (sizeof(T) == 2) {
             load_matrices<true>(to, stage + place(k_step * 16 + lane % 16, line / 8 + lane / 16));
         } else {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) to[i] = element(stage, k_step * 8 + lane % 4 + i % 2 * 4, line + lane / 4 + i / 2 * 8);
+            for (int i = 0; i < 4; ++i)
+                to[i] = element(stage, k_step * 8 + lane % 4 + i % 2 * 4, line + lane / 4 + i / 2 * 8);
         }
         round_to_tf32<T>(to);
     }
@@ -168,7 +182,8 @@ struct Operand {
 };
 
 template <class T>
-__device__ __forceinline__ void store_pair(T* to, std::int64_t step, float first, float second, int count, bool whole) {
+__device__ __forceinline__ void store_pair(T* to, std::int64_t step, float first, float second, int count,
+                                           bool whole) {
     if (whole && count >= 2) {
         *reinterpret_cast<Vector<T, 2>*>(to) = {convert<T>(first), convert<T>(second)};
     } else {
@@ -181,9 +196,9 @@ template <class T, int kTile, bool kAAlongK, bool kBAlongK>
 __device__ __forceinline__ void gemm_mma(const GemmProblem& p) {
     using A = Operand<T, kTile, kAAlongK>;
     using B = Operand<T, kTile, kBAlongK>;
-    constexpr int kWarpRows = 2;                                      // of warps in a tile
+    constexpr int kWarpRows = 2;  // of warps in a tile
     constexpr int kWarpColumns = mma_threads(kTile) / 32 / kWarpRows;
-    constexpr int kRows = kTile / kWarpRows / 16;                     // of fragments in a warp's part
+    constexpr int kRows = kTile / kWarpRows / 16;  // of fragments in a warp's part
     constexpr int kColumns = kTile / kWarpColumns / 8;
     constexpr int kSteps = kMmaDepthBytes / 32;
     constexpr int kStage = A::kBytes + B::kBytes;
@@ -198,7 +213,8 @@ __device__ __forceinline__ void gemm_mma(const GemmProblem& p) {
     const int rows = p.m - row0 < kTile ? static_cast<int>(p.m - row0) : kTile;
     const int columns = p.n - column0 < kTile ? static_cast<int>(p.n - column0) : kTile;
     const int parts = static_cast<int>((p.k + A::kDepth - 1) / A::kDepth);
-    const int last = static_cast<int>(p.k - static_cast<std::int64_t>(parts - 1) * A::kDepth);  // of k, in the last part
+    const int last =
+        static_cast<int>(p.k - static_cast<std::int64_t>(parts - 1) * A::kDepth);  // of k, in the last part
 
     for (std::int64_t batch = blockIdx.y; batch < p.batches; batch += gridDim.y) {
         const BatchOffsets offsets = batch_offsets(p, batch);
@@ -252,7 +268,8 @@ __device__ __forceinline__ void gemm_mma(const GemmProblem& p) {
         wait_copies<0>();
 
         T* c = static_cast<T*>(p.c) + offsets.c + row0 * p.c_row + column0 * p.c_col;
-        const bool pairs = p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<std::uintptr_t>(c) % (2 * sizeof(T)) == 0;
+        const bool pairs =
+            p.c_col == 1 && p.c_row % 2 == 0 && reinterpret_cast<std::uintptr_t>(c) % (2 * sizeof(T)) == 0;
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
 #pragma unroll
@@ -273,11 +290,11 @@ __device__ __forceinline__ void gemm_mma(const GemmProblem& p) {
 
 }  // namespace
 
-#define GPK_X(symbol, T, tile, a_along_k, b_along_k)                                        \
-    extern "C" __global__ void __launch_bounds__(mma_threads(tile), tile == 128 ? 2 : 3)    \
-        symbol(const __grid_constant__ GemmProblem p) {                                     \
-        wait_for_predecessor();                                                             \
-        gemm_mma<T, tile, a_along_k, b_along_k>(p);                                         \
+#define GPK_X(symbol, T, tile, a_along_k, b_along_k)                                     \
+    extern "C" __global__ void __launch_bounds__(mma_threads(tile), tile == 128 ? 2 : 3) \
+        symbol(const __grid_constant__ GemmProblem p) {                                  \
+        wait_for_predecessor();                                                          \
+        gemm_mma<T, tile, a_along_k, b_along_k>(p);                                      \
     }
 GPK_GEMM_MMA_KERNELS(GPK_X)
 #undef GPK_X

@@ -11,7 +11,8 @@ template <class T>
 __device__ __forceinline__ Vector<T, 16 / sizeof(T)> load_once(const T* from) {
     uint4 words;
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w) : "l"(from));
+        : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+        : "l"(from));
     return detail::bit_cast<Vector<T, 16 / sizeof(T)>>(words);
 }
 
@@ -26,7 +27,8 @@ __device__ __forceinline__ void gemv_rows(const GemmProblem& p) {
     constexpr int kUnroll = kRows == 1 ? 4 : kRows == 2 ? 2 : 1;
     __shared__ float parts[kGemvThreads / 32][kRows * kGemvColumns];
     const int lane = threadIdx.x, share = threadIdx.y * 32 + lane, shares = blockDim.y * 32;
-    const std::int64_t column0 = (static_cast<std::int64_t>(blockIdx.x) * blockDim.z + threadIdx.z) * kGemvColumns;
+    const std::int64_t column0 =
+        (static_cast<std::int64_t>(blockIdx.x) * blockDim.z + threadIdx.z) * kGemvColumns;
     const std::int64_t chunks = p.k / kChunk;
 
     for (std::int64_t batch = blockIdx.y; batch < p.batches; batch += gridDim.y) {
@@ -135,7 +137,8 @@ __device__ __forceinline__ void gemv_columns(const GemmProblem& p) {
 #pragma unroll
             for (int e = 0; e < kChunk; ++e) {
                 if (e < columns) {
-                    static_cast<T*>(p.c)[offsets.c + (column0 + e) * p.c_col] = convert<T>(parts[0][first + e]);
+                    static_cast<T*>(p.c)[offsets.c + (column0 + e) * p.c_col] =
+                        convert<T>(parts[0][first + e]);
                 }
             }
         }
@@ -145,18 +148,20 @@ __device__ __forceinline__ void gemv_columns(const GemmProblem& p) {
 
 }  // namespace
 
-#define GPK_X(symbol, T, rows)                                                                          \
-    extern "C" __global__ void __launch_bounds__(kGemvThreads) symbol(const __grid_constant__ GemmProblem p) { \
-        wait_for_predecessor();                                                                         \
-        gemv_rows<T, rows>(p);                                                                          \
+#define GPK_X(symbol, T, rows)                                 \
+    extern "C" __global__ void __launch_bounds__(kGemvThreads) \
+        symbol(const __grid_constant__ GemmProblem p) {        \
+        wait_for_predecessor();                                \
+        gemv_rows<T, rows>(p);                                 \
     }
 GPK_GEMV_ROWS_KERNELS(GPK_X)
 #undef GPK_X
 
-#define GPK_X(symbol, T)                                                                                \
-    extern "C" __global__ void __launch_bounds__(kGemvThreads) symbol(const __grid_constant__ GemmProblem p) { \
-        wait_for_predecessor();                                                                         \
-        gemv_columns<T>(p);                                                                             \
+#define GPK_X(symbol, T)                                       \
+    extern "C" __global__ void __launch_bounds__(kGemvThreads) \
+        symbol(const __grid_constant__ GemmProblem p) {        \
+        wait_for_predecessor();                                \
+        gemv_columns<T>(p);                                    \
     }
 GPK_GEMV_COLUMNS_KERNELS(GPK_X)
 #undef GPK_X

@@ -14,23 +14,23 @@ namespace gpk {
 class Kernel;
 
 // X(symbol, element type, rows)
-#define GPK_GEMV_ROWS_KERNELS(X)                         \
-    X(gemv_bfloat16_rows1, gpk::bfloat16, 1)             \
-    X(gemv_bfloat16_rows2, gpk::bfloat16, 2)             \
-    X(gemv_bfloat16_rows4, gpk::bfloat16, 4)             \
-    X(gemv_bfloat16_rows8, gpk::bfloat16, 8)             \
-    X(gemv_float16_rows1, gpk::float16, 1)               \
-    X(gemv_float16_rows2, gpk::float16, 2)               \
-    X(gemv_float16_rows4, gpk::float16, 4)               \
-    X(gemv_float16_rows8, gpk::float16, 8)               \
-    X(gemv_float32_rows1, float, 1)                      \
-    X(gemv_float32_rows2, float, 2)                      \
-    X(gemv_float32_rows4, float, 4)                      \
+#define GPK_GEMV_ROWS_KERNELS(X)             \
+    X(gemv_bfloat16_rows1, gpk::bfloat16, 1) \
+    X(gemv_bfloat16_rows2, gpk::bfloat16, 2) \
+    X(gemv_bfloat16_rows4, gpk::bfloat16, 4) \
+    X(gemv_bfloat16_rows8, gpk::bfloat16, 8) \
+    X(gemv_float16_rows1, gpk::float16, 1)   \
+    X(gemv_float16_rows2, gpk::float16, 2)   \
+    X(gemv_float16_rows4, gpk::float16, 4)   \
+    X(gemv_float16_rows8, gpk::float16, 8)   \
+    X(gemv_float32_rows1, float, 1)          \
+    X(gemv_float32_rows2, float, 2)          \
+    X(gemv_float32_rows4, float, 4)          \
     X(gemv_float32_rows8, float, 8)
 // X(symbol, element type)
-#define GPK_GEMV_COLUMNS_KERNELS(X)                \
-    X(gemv_bfloat16_columns, gpk::bfloat16)        \
-    X(gemv_float16_columns, gpk::float16)          \
+#define GPK_GEMV_COLUMNS_KERNELS(X)         \
+    X(gemv_bfloat16_columns, gpk::bfloat16) \
+    X(gemv_float16_columns, gpk::float16)   \
     X(gemv_float32_columns, float)
 
 #define GPK_X(symbol, ...) symbol,
@@ -40,6 +40,7 @@ enum class GemvKernel : int { GPK_GEMV_ROWS_KERNELS(GPK_X) GPK_GEMV_COLUMNS_KERN
 // rows: blocks of (32, warps that share a group, groups), kGemvThreads together. A group of warps makes
 // kGemvColumns columns of c; its warps divide k. Grid: x covers the groups, y the batches.
 inline constexpr int kGemvThreads = 256;
+inline constexpr int kMaxGemvRows = 8;
 inline constexpr int kGemvColumns = 2;
 // columns: blocks of (kGemvChunks, 32). Thread (x, y) takes 16 bytes of every 32nd row of b; x by x
 // neighbouring. Grid: x covers n, y the batches.

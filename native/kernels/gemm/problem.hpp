@@ -61,8 +61,10 @@ struct NarrowMultiplyAdd {
     GPK_HD static void step(type& sum, type x, type y) { sum += x * y; }
     GPK_HD static T store(type value) { return static_cast<T>(value); }
 };
-template <> struct MultiplyAdd<std::uint8_t> : NarrowMultiplyAdd<std::uint8_t> {};
-template <> struct MultiplyAdd<std::uint16_t> : NarrowMultiplyAdd<std::uint16_t> {};
+template <>
+struct MultiplyAdd<std::uint8_t> : NarrowMultiplyAdd<std::uint8_t> {};
+template <>
+struct MultiplyAdd<std::uint16_t> : NarrowMultiplyAdd<std::uint16_t> {};
 
 // Any of (x and y).
 template <>

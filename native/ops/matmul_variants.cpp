@@ -1,0 +1,172 @@
+#include "ops/matmul_variants.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/gemm/gemm.hpp"
+#include "kernels/gemm/gemm_mma.hpp"
+#include "kernels/gemm/gemv.hpp"
+
+namespace gpk::ops {
+
+namespace {
+
+constexpr std::int64_t kMaxGridY = 65535;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <auto id>
+const Kernel& kernel() {
+    return gemm_kernel(id);
+}
+
+std::uint32_t batch_blocks(const GemmProblem& p) {
+    return static_cast<std::uint32_t>(std::min(p.batches, kMaxGridY));
+}
+
+std::int64_t tiles(const GemmVariant& variant, const GemmProblem& p) {
+    return ceil_div(p.m, variant.tile) * ceil_div(p.n, variant.tile);
+}
+
+LaunchConfig gemm_config(const GemmVariant& variant, const GemmProblem& p, const DeviceInfo&) {
+    return {.grid = {static_cast<std::uint32_t>(tiles(variant, p)), batch_blocks(p)},
+            .block = {kGemmThreads}};
+}
+
+LaunchConfig mma_config(const GemmVariant& variant, const GemmProblem& p, const DeviceInfo&) {
+    return {.grid = {static_cast<std::uint32_t>(tiles(variant, p)), batch_blocks(p)},
+            .block = {static_cast<std::uint32_t>(mma_threads(variant.tile))},
+            .shared_bytes = static_cast<std::uint32_t>(mma_shared_bytes(variant.tile))};
+}
+
+LaunchConfig rows_config(const GemmVariant& variant, const GemmProblem& p, const DeviceInfo& device) {
+    constexpr std::uint32_t kWarps = kGemvThreads / 32;
+    constexpr std::int64_t kWarpsPerMultiprocessor =
+        16;  // enough loads in flight to fill the memory's latency
+    const std::int64_t groups = ceil_div(p.n, kGemvColumns);
+    const std::int64_t rounds =
+        p.k * static_cast<std::int64_t>(itemsize(variant.dtype)) / (16 * 32);  // of one warp
+    std::uint32_t share = 1;
+    while (share < kWarps && groups * share < device.multiprocessors * kWarpsPerMultiprocessor &&
+           rounds >= 2 * share) {
+        share *= 2;
+    }
+    return {.grid = {static_cast<std::uint32_t>(ceil_div(groups, kWarps / share)), batch_blocks(p)},
+            .block = {32, share, kWarps / share}};
+}
+
+LaunchConfig columns_config(const GemmVariant& variant, const GemmProblem& p, const DeviceInfo&) {
+    const std::int64_t columns = kGemvChunks * 16 / static_cast<std::int64_t>(itemsize(variant.dtype));
+    return {.grid = {static_cast<std::uint32_t>(ceil_div(p.n, columns)), batch_blocks(p)},
+            .block = {kGemvChunks, kGemvThreads / kGemvChunks}};
+}
+
+constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across, kAny = GemmLayout::any;
+
+#define GPK_GEMV_ROWS(name, rows)                                                                   \
+    {                                                                                               \
+        .kernel = kernel<GemvKernel::gemv_##name##_rows##rows>, .dtype = DType::name, .a = kAlongK, \
+        .b = kAlongK, .config = rows_config, .max_m = rows, .alignment_bytes = 16                   \
+    }
+#define GPK_GEMV(name)                                                                                      \
+    GPK_GEMV_ROWS(name, 1), GPK_GEMV_ROWS(name, 2), GPK_GEMV_ROWS(name, 4), GPK_GEMV_ROWS(name, 8), {       \
+        .kernel = kernel<GemvKernel::gemv_##name##_columns>, .dtype = DType::name, .a = kAny, .b = kAcross, \
+        .config = columns_config, .max_m = 1, .alignment_bytes = 16                                         \
+    }
+#define GPK_MMA(symbol, dtype_, a_, b_, tile_, is_tf32)                                                   \
+    {                                                                                                     \
+        .kernel = kernel<GemmMmaKernel::symbol>, .dtype = dtype_, .a = a_, .b = b_, .config = mma_config, \
+        .tile = tile_, .alignment_bytes = 16, .tf32 = is_tf32, .fills_device = tile_ == 128               \
+    }
+#define GPK_MMAS(prefix, dtype, is_tf32)                                 \
+    GPK_MMA(prefix##_128_kk, dtype, kAlongK, kAlongK, 128, is_tf32),     \
+        GPK_MMA(prefix##_128_kn, dtype, kAlongK, kAcross, 128, is_tf32), \
+        GPK_MMA(prefix##_128_mk, dtype, kAcross, kAlongK, 128, is_tf32), \
+        GPK_MMA(prefix##_128_mn, dtype, kAcross, kAcross, 128, is_tf32), \
+        GPK_MMA(prefix##_64_kk, dtype, kAlongK, kAlongK, 64, is_tf32),   \
+        GPK_MMA(prefix##_64_kn, dtype, kAlongK, kAcross, 64, is_tf32)
+#define GPK_GEMM(symbol, dtype_, tile_)                                                                     \
+    {                                                                                                       \
+        .kernel = kernel<GemmKernel::symbol>, .dtype = dtype_, .a = kAny, .b = kAny, .config = gemm_config, \
+        .tile = tile_, .fills_device = tile_ == 128                                                         \
+    }
+
+constexpr GemmVariant kVariants[] = {
+    GPK_GEMV(bfloat16),
+    GPK_GEMV(float16),
+    GPK_GEMV(float32),
+    GPK_MMAS(gemm_mma_bfloat16, DType::bfloat16, false),
+    GPK_MMAS(gemm_mma_float16, DType::float16, false),
+    GPK_MMAS(gemm_mma_tf32, DType::float32, true),
+    GPK_GEMM(gemm_float32_128, DType::float32, 128),
+    GPK_GEMM(gemm_float32_64, DType::float32, 64),
+    GPK_GEMM(gemm_float64_64, DType::float64, 64),
+    GPK_GEMM(gemm_float16_64, DType::float16, 64),
+    GPK_GEMM(gemm_bfloat16_64, DType::bfloat16, 64),
+    GPK_GEMM(gemm_uint8_64, DType::uint8, 64),
+    GPK_GEMM(gemm_uint16_64, DType::uint16, 64),
+    GPK_GEMM(gemm_uint32_64, DType::uint32, 64),
+    GPK_GEMM(gemm_uint64_64, DType::uint64, 64),
+    GPK_GEMM(gemm_bool_64, DType::bool_, 64),
+};
+
+// `lines` is m or n. A stride that no index uses says nothing.
+bool layout_fits(GemmLayout layout, const GemmVariant& variant, const void* start, std::int64_t lines,
+                 std::int64_t line_stride, std::int64_t k, std::int64_t k_stride,
+                 const std::int64_t* batch_strides, int batch_rank) {
+    if (layout == GemmLayout::any) return true;
+    const auto aligned = [&](std::int64_t elements) {
+        return elements * static_cast<std::int64_t>(itemsize(variant.dtype)) % variant.alignment_bytes == 0;
+    };
+    const bool along_k = layout == GemmLayout::along_k;
+    const bool contiguous = along_k ? k <= 1 || k_stride == 1 : lines <= 1 || line_stride == 1;
+    const bool pitch = along_k ? lines <= 1 || aligned(line_stride) : k <= 1 || aligned(k_stride);
+    return contiguous && pitch && reinterpret_cast<std::uintptr_t>(start) % variant.alignment_bytes == 0 &&
+           std::all_of(batch_strides, batch_strides + batch_rank, aligned);
+}
+
+}  // namespace
+
+std::span<const GemmVariant> gemm_variants() { return kVariants; }
+
+DType gemm_dtype(DType dtype) {
+    switch (dtype) {
+        case DType::int8: return DType::uint8;
+        case DType::int16: return DType::uint16;
+        case DType::int32: return DType::uint32;
+        case DType::int64: return DType::uint64;
+        default: return dtype;
+    }
+}
+
+GemmProblem transposed(const GemmProblem& p) {
+    GemmProblem t = p;
+    std::swap(t.a, t.b);
+    std::swap(t.m, t.n);
+    t.a_row = p.b_col, t.a_col = p.b_row;
+    t.b_row = p.a_col, t.b_col = p.a_row;
+    t.c_row = p.c_col, t.c_col = p.c_row;
+    std::copy_n(p.b_batch, p.batch_rank, t.a_batch);
+    std::copy_n(p.a_batch, p.batch_rank, t.b_batch);
+    return t;
+}
+
+bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, MatmulPrecision precision) {
+    return variant.dtype == gemm_dtype(dtype) && (!variant.tf32 || precision == MatmulPrecision::tf32) &&
+           (variant.max_m == 0 || p.m <= variant.max_m) &&
+           layout_fits(variant.a, variant, p.a, p.m, p.a_row, p.k, p.a_col, p.a_batch, p.batch_rank) &&
+           layout_fits(variant.b, variant, p.b, p.n, p.b_col, p.k, p.b_row, p.b_batch, p.batch_rank);
+}
+
+GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision,
+                       const DeviceInfo& device) {
+    const GemmProblem swapped = transposed(p);
+    for (const GemmVariant& variant : kVariants) {
+        if (variant.fills_device && tiles(variant, p) * p.batches < device.multiprocessors) continue;
+        if (can_run(variant, p, dtype, precision)) return {&variant, p};
+        if (can_run(variant, swapped, dtype, precision)) return {&variant, swapped};
+    }
+    return {nullptr, p};  // no variant has the dtype
+}
+
+}  // namespace gpk::ops

@@ -1,0 +1,51 @@
+// The kernels that can make a matrix product, what each asks for, and the choice between them.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "driver/driver.hpp"
+#include "kernels/gemm/problem.hpp"
+#include "ops/matmul.hpp"
+#include "runtime/kernel.hpp"
+
+namespace gpk::ops {
+
+// Which dimension of an operand is contiguous: k, or the other one (m of a, n of b).
+enum class GemmLayout : std::uint8_t { any, along_k, across };
+
+struct GemmVariant {
+    const Kernel& (*kernel)();
+    DType dtype;  // signed integers run as unsigned ones of their size
+    GemmLayout a, b;
+    LaunchConfig (*config)(const GemmVariant&, const GemmProblem&, const DeviceInfo&);
+    int tile = 0;               // of c, in rows and columns; 0 where a block makes whole columns
+    int max_m = 0;              // 0: any
+    int alignment_bytes = 1;    // of a, b, their batches, and their strides other than 1
+    bool tf32 = false;          // only where the caller allows it
+    bool fills_device = false;  // worth it only with a block for each multiprocessor
+};
+
+// Fastest first; for every dtype the last one takes any problem.
+std::span<const GemmVariant> gemm_variants();
+
+// The same product with the operands' roles swapped: c.T = b.T @ a.T.
+GemmProblem transposed(const GemmProblem& p);
+
+// `dtype` as the table has it.
+DType gemm_dtype(DType dtype);
+
+// Whether the variant gives the right result. (fills_device is about speed and not asked.)
+bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, MatmulPrecision precision);
+
+struct GemmChoice {
+    const GemmVariant* variant;
+    GemmProblem problem;  // as it was, or transposed
+};
+GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision,
+                       const DeviceInfo& device);
+
+// For tests: matmul on this variant only (or nothing, where it cannot run the problem).
+std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, const Array& b);
+
+}  // namespace gpk::ops
