@@ -2,7 +2,8 @@
 #pragma once
 
 #include "array/array.hpp"
-#include "kernels/reduce/reduce.hpp"  // ReduceOp
+#include "kernels/reduce/arg_reduce.hpp"  // ArgReduceOp
+#include "kernels/reduce/reduce.hpp"      // ReduceOp
 
 namespace gpk::ops {
 

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "kernels/gemm/micro.hpp"
-#include "kernels/gemm/widen.hpp"
+#include "kernels/widen.hpp"
 #include "kernels/host.hpp"
 
 namespace gpk::kernels {

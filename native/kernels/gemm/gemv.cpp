@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/gemm/widen.hpp"
+#include "kernels/widen.hpp"
 #include "kernels/host.hpp"
 #include "runtime/kernel.hpp"
 

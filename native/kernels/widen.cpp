@@ -1,4 +1,4 @@
-#include "kernels/gemm/widen.hpp"
+#include "kernels/widen.hpp"
 
 #include "kernels/host.hpp"
 

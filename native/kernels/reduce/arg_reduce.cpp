@@ -1,0 +1,78 @@
+#include "kernels/reduce/arg_reduce.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.hpp"
+#include "kernels/host.hpp"
+#include "runtime/kernel.hpp"
+
+namespace gpk {
+
+extern const Image image_arg_reduce;
+
+namespace kernels {
+
+namespace {
+
+template <class T, bool kMax>
+void arg_reduce_host(const ArgReduceParams& p) {
+    const ReduceLayout& layout = p.layout;
+    const std::int64_t grain =
+        std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(layout.part_count, 1));
+    parallel_for(layout.outputs * layout.parts, grain, [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t id = first; id < last; ++id) {
+            const std::int64_t output = id / layout.parts, begin = id % layout.parts * layout.part_count;
+            const std::int64_t end = std::min(begin + layout.part_count, layout.count);
+            const T* base =
+                static_cast<const T*>(p.input) + reduce_offset(layout, 0, layout.kept_rank, output);
+            Candidate<compute_t<T>> best = {compute_t<T>(0), -1};
+            for (std::int64_t at = begin; at < end; ++at) {
+                const std::int64_t index = p.candidates ? p.candidates[output * layout.count + at] : at;
+                const T value = base[reduce_offset(layout, layout.kept_rank, layout.rank, index)];
+                const Candidate<compute_t<T>> candidate = {convert<compute_t<T>>(value), index};
+                if (arg_prefers<kMax>(candidate, best)) best = candidate;
+            }
+            p.output[id] = best.index;
+        }
+    });
+}
+
+}  // namespace
+}  // namespace kernels
+
+namespace {
+
+struct Entry {
+    ArgReduceOp op;
+    DType dtype;
+    Kernel kernel;
+};
+
+#define GPK_X(symbol, op_, dtype_, T, is_max)                                             \
+    {ArgReduceOp::op_, DType::dtype_,                                                     \
+     Kernel({.name = #symbol,                                                             \
+             .image = &image_arg_reduce,                                                  \
+             .twin = kernels::twin<ArgReduceParams, kernels::arg_reduce_host<T, is_max>>, \
+             .waits_for_predecessor = true})},
+const Entry kEntries[] = {GPK_ARG_REDUCE_KERNELS(GPK_X)};
+#undef GPK_X
+
+}  // namespace
+
+const Kernel& arg_reduce_kernel(ArgReduceOp op, DType dtype) {
+    const DType wanted = dtype == DType::bool_ ? DType::uint8 : dtype;
+    const auto* found = std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry& entry) {
+        return entry.op == op && entry.dtype == wanted;
+    });
+    if (found == std::end(kEntries)) {
+        throw error(ErrorKind::type, {.call = op == ArgReduceOp::argmax ? "argmax" : "argmin",
+                                      .argument = "x",
+                                      .expected = "a dtype with an order",
+                                      .got = std::string(name(dtype)),
+                                      .fix = "convert with astype first"});
+    }
+    return found->kernel;
+}
+
+}  // namespace gpk

@@ -1,0 +1,7 @@
+#include "kernels/reduce/reduce.cuh"
+
+namespace gpk::kernels {
+
+GPK_REDUCE_SUM_KERNELS(GPK_REDUCE_KERNEL)
+
+}  // namespace gpk::kernels
