@@ -4,8 +4,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "kernels/widen.hpp"
 #include "kernels/host.hpp"
+#include "kernels/widen.hpp"
 #include "runtime/kernel.hpp"
 
 namespace gpk {
