@@ -78,25 +78,6 @@ Operands prepare(const Array& a, const Array& b) {
     return o;
 }
 
-// The bytes that an array's elements lie between.
-struct Extent {
-    DevicePtr begin, end;
-};
-
-Extent extent(const Array& x) {
-    if (x.size() == 0) return {0, 0};
-    std::int64_t low = 0, high = 1;  // in elements
-    for (int i = 0; i < x.rank(); ++i)
-        (x.strides()[i] < 0 ? low : high) += (x.shape()[i] - 1) * x.strides()[i];
-    const auto bytes = static_cast<std::int64_t>(itemsize(x.dtype()));
-    return {x.data() + static_cast<DevicePtr>(low * bytes), x.data() + static_cast<DevicePtr>(high * bytes)};
-}
-
-bool overlap(const Array& x, const Array& y) {
-    const Extent u = extent(x), v = extent(y);
-    return u.begin < v.end && v.begin < u.end;
-}
-
 // a, b: batch + matrices; c: batch + (m, n). Batch dimensions that follow one another in memory become
 // one, and the last becomes rows of one matrix where b has only one: x (batch, tokens, k) @ w (k, n).
 GemmProblem problem_of(const Array& a, const Array& b, const Array& c) {
@@ -195,7 +176,7 @@ Array matmul(const Array& a, const Array& b, const Array* out) {
     const Operands o = prepare(a, b);
     const Array result = prepare_output(kCall, device, o.shape, o.a.dtype(), out);
     if (result.size() == 0) return result;
-    const bool aside = out != nullptr && (overlap(result, o.a) || overlap(result, o.b));
+    const bool aside = out != nullptr && (overlaps(result, o.a) || overlaps(result, o.b));
     const Array target = aside ? Array::empty(device, o.shape, o.a.dtype()) : result;
     const Array c = as_matrices(o, target);
     launch_gemm(choose_gemm(problem_of(o.a, o.b, c), c.dtype(), matmul_precision(), device.info()), o.a, o.b,
