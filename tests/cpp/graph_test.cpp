@@ -1,6 +1,8 @@
 // Graph: capture, replay, memory of its own, and what a capture does when something in it fails.
 #include "runtime/graph.hpp"
 
+#include <functional>
+#include <new>
 #include <stdexcept>
 #include <vector>
 
@@ -228,17 +230,21 @@ TEST(Graph, AFailedEndLeavesTheStreamAsItWas) {
     expect_all(bytes_of(target.device, 8), 8);
 }
 
-TEST(Graph, MemoryBorrowedInACaptureStaysWithTheGraph) {
+TEST(Graph, AStorageAtADeadOnesAddressStaysWithTheGraph) {
     TestDevice target;
     Device& device = target.device;
     const auto stream = Stream::create(device);
     const StreamScope scope(stream);
     const DevicePtr memory = device.driver().allocate(kCount);
+    alignas(Storage) unsigned char place[sizeof(Storage)];
+    const auto stand = [&](Block block, std::function<void()> release) {
+        auto* storage = new (place) Storage(device, std::move(block), std::move(release));
+        return std::shared_ptr<Storage>(storage, [](Storage* dead) { dead->~Storage(); });
+    };
     int released = 0;
     auto graph = Graph::capture(stream, [&] {
-        // Arena storages that die here, so that a borrowed one may stand at such an address.
-        for (int i = 0; i < 4; ++i) bytes_of(device, 1);
-        const auto borrowed = Storage::borrow(device, memory, kCount, [&] { ++released; });
+        stand(MemoryPool::of(device).allocate(kCount, stream), nullptr)->before_write(stream);
+        const auto borrowed = stand({.pointer = memory, .bytes = kCount}, [&] { ++released; });
         borrowed->before_write(stream);
         device.launcher().fill(*stream, memory, 3, kCount);
     });
