@@ -1,0 +1,87 @@
+// Llama: one text's worth of a Llama model: shared weights, a key/value cache of fixed length, and the
+// position in it. Not for several threads at once.
+//
+//     auto weights = LlamaWeights::load(device, LlamaConfig::from_gguf(file), file, DType::bfloat16);
+//     Llama model(weights, {});
+//     Array logits = model.prefill(prompt);    // float32 [vocab], of the last token
+//     std::int32_t token = model.greedy();     // waits
+//     logits = model.decode();                 // one step, from that token, queued at once
+//
+// llm/generator.hpp has the loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "array/array.hpp"
+#include "llm/weights.hpp"
+#include "runtime/graph.hpp"
+
+namespace gpk::llm {
+
+struct LlamaOptions {
+    // Tokens that the cache holds; 0: what the model was trained for, at most kDefaultMaxLength.
+    std::int64_t max_length = 0;
+    // Captures the decode step once and replays it.
+    bool use_graph = true;
+};
+inline constexpr std::int64_t kDefaultMaxLength = 8192;
+
+class Llama {
+   public:
+    Llama(std::shared_ptr<const LlamaWeights> weights, const LlamaOptions& options);
+
+    const LlamaConfig& config() const noexcept { return weights_->config; }
+    const LlamaWeights& weights() const noexcept { return *weights_; }
+    Device& device() const noexcept { return weights_->embedding.device(); }
+    std::int64_t length() const noexcept { return length_; }  // tokens in the cache
+    std::int64_t max_length() const noexcept { return max_length_; }
+    std::size_t cache_bytes() const noexcept { return keys_.nbytes() + values_.nbytes(); }
+
+    // Each appends to the cache, and throws Error (value), changing nothing, where it has no room or a
+    // token is not in the vocabulary. The logits, float32 [vocab], are the last token's; they hold until
+    // the next call.
+    Array prefill(std::span<const std::int32_t> tokens);
+    Array decode();  // appends greedy()'s token, without waiting for it
+    Array decode(std::int32_t token);
+    // The same as prefill with the logits of every token: [tokens, vocab], the caller's to keep.
+    Array score(std::span<const std::int32_t> tokens);
+
+    // The largest of the last logits, among the config's num_tokens; waits for it.
+    std::int32_t greedy() const;
+
+    // Forgets the tokens from `length` on.
+    void truncate(std::int64_t length);
+
+   private:
+    // What lies between the layers, for up to so many tokens at once.
+    struct Buffers {
+        Buffers(Device& device, const LlamaConfig& config, DType dtype, std::int64_t tokens);
+        Array ids, hidden, normed, qkv, attended, gate_up, activated, delta;
+    };
+
+    void check_tokens(const char* call, std::span<const std::int32_t> tokens) const;
+    void forward(const Buffers& buffers, const Array* workspace);
+    void head(const Array& normed, const Array& logits, const Array* stored);
+    void finish(std::int64_t tokens);
+    void step();
+    Array run_prompt(const char* call, std::span<const std::int32_t> tokens, bool all_logits);
+
+    std::shared_ptr<const LlamaWeights> weights_;
+    std::int64_t max_length_;
+    std::int64_t length_ = 0;
+    Array keys_, values_;  // [layers, kv_heads, max_length, head_dim]
+    std::vector<Array> layer_keys_, layer_values_;
+    Array position_;          // int32 [1]: length_, in device memory
+    Array logits_;            // [1, vocab] float32
+    Array stored_logits_;     // the same in the weights' dtype; not defined where that is float32
+    Buffers decode_buffers_;  // of one token; its ids hold the next step's token
+    Array workspace_;
+    bool use_graph_;
+    bool warm_ = false;  // every kernel of the step was launched once
+    std::shared_ptr<Graph> graph_;
+};
+
+}  // namespace gpk::llm

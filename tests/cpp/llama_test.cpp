@@ -1,0 +1,348 @@
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "llama_support.hpp"
+#include "llm/generator.hpp"
+#include "llm/model.hpp"
+
+namespace {
+
+using namespace gpk;
+using llm::Llama;
+using llm::LlamaConfig;
+using llm::LlamaWeights;
+
+std::vector<std::int32_t> some_tokens(std::size_t count, std::int64_t vocab, std::uint32_t seed = 1) {
+    std::mt19937 generator(seed);
+    std::vector<std::int32_t> tokens(count);
+    for (auto& token : tokens)
+        token = static_cast<std::int32_t>(generator() % static_cast<std::uint32_t>(vocab));
+    return tokens;
+}
+
+std::shared_ptr<const LlamaWeights> load(const LlamaConfig& config, const TensorMap& tensors,
+                                         DType dtype = DType::float32) {
+    return LlamaWeights::load(test_device(), config, MemoryFile(tensors), dtype);
+}
+
+// Relative to the norm of the reference.
+double distance(const std::vector<float>& a, const std::vector<double>& b) {
+    if (a.size() != b.size()) return INFINITY;
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        difference += (a[i] - b[i]) * (a[i] - b[i]);
+        norm += b[i] * b[i];
+    }
+    return std::sqrt(difference / norm);
+}
+
+std::vector<double> last_row(const std::vector<double>& logits, std::int64_t vocab) {
+    return {logits.end() - vocab, logits.end()};
+}
+
+TEST(Llama, ScoresMatchFloat64) {
+    LlamaConfig plain = small_config();
+    LlamaConfig biased = small_config();
+    biased.attention_bias = biased.mlp_bias = true;
+    LlamaConfig tied = small_config();
+    tied.tie_word_embeddings = true;
+    tied.rope.scaling = llm::RopeScaling::linear;
+    tied.rope.factor = 4;
+    LlamaConfig llama3 = small_config();
+    llama3.num_kv_heads = 6;
+    llama3.rope = {.theta = 500,
+                   .scaling = llm::RopeScaling::llama3,
+                   .factor = 8,
+                   .low_freq_factor = 1,
+                   .high_freq_factor = 4,
+                   .original_max_positions = 32};
+    for (const LlamaConfig& config : {plain, biased, tied, llama3}) {
+        const TensorMap tensors = random_tensors(config, 7);
+        const auto weights = load(config, tensors);
+        for (const std::size_t count : {1, 5, 30}) {
+            const auto tokens = some_tokens(count, config.vocab_size);
+            Llama model(weights, {});
+            const Array logits = model.score(tokens);
+            EXPECT_EQ(logits.shape(), (Dims{static_cast<std::int64_t>(count), config.vocab_size}));
+            EXPECT_LE(distance(download(logits), llama_reference(config, tensors, tokens)), 1e-5);
+            EXPECT_EQ(model.length(), static_cast<std::int64_t>(count));
+        }
+    }
+}
+
+TEST(Llama, SixteenBitModelsStayNear) {
+    const LlamaConfig config = small_config();
+    const TensorMap tensors = random_tensors(config, 7);
+    const auto tokens = some_tokens(20, config.vocab_size);
+    const auto expected = llama_reference(config, tensors, tokens);
+    for (const auto& [dtype, bound] : {std::pair{DType::float16, 6e-3}, {DType::bfloat16, 5e-2}}) {
+        Llama model(load(config, tensors, dtype), {});
+        EXPECT_LE(distance(download(model.score(tokens)), expected), bound) << name(dtype);
+    }
+}
+
+TEST(Llama, DecodeGoesOnFromPrefillWithAndWithoutAGraph) {
+    const LlamaConfig config = small_config();
+    const TensorMap tensors = random_tensors(config, 3);
+    const auto weights = load(config, tensors);
+    const auto tokens = some_tokens(24, config.vocab_size);
+    for (const bool use_graph : {false, true}) {
+        Llama model(weights, {.max_length = 24, .use_graph = use_graph});
+        model.prefill(std::span(tokens).first(11));
+        for (std::size_t i = 11; i < tokens.size(); ++i) {
+            const std::vector<float> logits = download(model.decode(tokens[i]));
+            const std::vector<std::int32_t> so_far(tokens.begin(),
+                                                   tokens.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+            const auto expected = last_row(llama_reference(config, tensors, so_far), config.vocab_size);
+            EXPECT_LE(distance(logits, expected), 1e-5) << "token " << i << " graph " << use_graph;
+            EXPECT_EQ(model.greedy(), std::max_element(logits.begin(), logits.end()) - logits.begin());
+        }
+        EXPECT_EQ(model.length(), 24);
+    }
+}
+
+TEST(Llama, LongPromptsAndTruncationGiveTheSame) {
+    const LlamaConfig config = small_config();
+    const auto weights = load(config, random_tensors(config, 3));
+    const auto tokens = some_tokens(700, config.vocab_size);  // more than one piece
+    Llama whole(weights, {});
+    const std::vector<float> expected = download(whole.prefill(tokens));
+    Llama parts(weights, {});
+    parts.prefill(std::span(tokens).first(600));
+    parts.prefill(some_tokens(50, config.vocab_size, 2));
+    parts.truncate(600);
+    const std::vector<float> logits = download(parts.prefill(std::span(tokens).subspan(600)));
+    EXPECT_LE(distance(logits, {expected.begin(), expected.end()}), 1e-5);
+    EXPECT_THROW(parts.truncate(701), Error);
+    EXPECT_THROW(parts.truncate(-1), Error);
+}
+
+TEST(Llama, ReadsLlamaCppNamesAndPutsQAndKBack) {
+    LlamaConfig config = small_config();
+    config.attention_bias = true;
+    const TensorMap tensors = random_tensors(config, 5);
+    const auto tokens = some_tokens(9, config.vocab_size);
+    Llama expected(load(config, tensors), {}), model(load(config, as_gguf(tensors, config)), {});
+    EXPECT_EQ(download(model.score(tokens)), download(expected.score(tokens)));
+}
+
+TEST(Llama, DividesFrequenciesByGgufFactors) {
+    LlamaConfig config = small_config();
+    TensorMap tensors = as_gguf(random_tensors(config, 5), config);
+    tensors["rope_freqs.weight"] = {{6}, {1, 2, 4, 8, 8, 8}};
+    const auto plain = llm::rope_frequencies(config);
+    auto divided = download(load(config, tensors)->inv_freq);
+    const float divisors[] = {1, 2, 4, 8, 8, 8};
+    for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(divided[i], plain[i] / divisors[i]);
+    tensors["rope_freqs.weight"].second[2] = 0;
+    EXPECT_THROW(load(config, tensors), Error);
+}
+
+// The message of the Error that loading gives.
+std::string load_error(const LlamaConfig& config, const TensorMap& tensors) {
+    try {
+        load(config, tensors);
+    } catch (const Error& error) {
+        return error.what();
+    }
+    return "";
+}
+
+TEST(Llama, NamesTheTensorThatDoesNotFit) {
+    const LlamaConfig config = small_config();
+    const TensorMap good = random_tensors(config, 1);
+    const std::string q = "model.layers.1.self_attn.q_proj.weight";
+    TensorMap tensors = good;
+    tensors[q].first = {40, 72};
+    EXPECT_NE(load_error(config, tensors).find(q), std::string::npos);
+    EXPECT_NE(load_error(config, tensors).find("(72, 40)"), std::string::npos);
+    tensors = good;
+    tensors.erase(q);
+    EXPECT_NE(load_error(config, tensors).find(q), std::string::npos);
+    tensors = good;
+    tensors["model.layers.0.self_attn.q_proj.bias"] = {{72}, random_floats(72, 1)};
+    EXPECT_NE(load_error(config, tensors).find("self_attn.q_proj.bias"), std::string::npos);
+    tensors = good;
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {{6}, random_floats(6, 1)};
+    EXPECT_EQ(load_error(config, tensors), "");
+    EXPECT_THROW(load(config, good, DType::int32), Error);
+}
+
+TEST(Llama, TiedModelsIgnoreAStoredHead) {
+    LlamaConfig config = small_config();
+    TensorMap tensors = random_tensors(config, 1);  // with a head
+    config.tie_word_embeddings = true;
+    const auto weights = load(config, tensors);
+    EXPECT_EQ(weights->lm_head.data(), weights->embedding.data());
+    EXPECT_FALSE(weights->embedding.writable());
+    tensors.erase("lm_head.weight");
+    EXPECT_EQ(load(config, tensors)->parameters, weights->parameters);
+}
+
+TEST(Llama, RefusesTokensAndLengthsThatDoNotFit) {
+    const LlamaConfig config = small_config();
+    const auto weights = load(config, random_tensors(config, 1));
+    EXPECT_THROW(Llama(weights, {.max_length = 1025}), Error);
+    EXPECT_THROW(Llama(weights, {.max_length = -1}), Error);
+    Llama model(weights, {.max_length = 4});
+    EXPECT_THROW(model.decode(), Error);
+    EXPECT_THROW(model.greedy(), Error);
+    EXPECT_THROW(model.prefill({}), Error);
+    EXPECT_THROW(model.prefill(std::vector<std::int32_t>{0, 97}), Error);
+    EXPECT_THROW(model.prefill(std::vector<std::int32_t>{-1}), Error);
+    EXPECT_THROW(model.prefill(some_tokens(5, 97)), Error);
+    EXPECT_EQ(model.length(), 0);
+    model.prefill(some_tokens(3, 97));
+    model.decode();
+    EXPECT_THROW(model.decode(), Error);
+    EXPECT_THROW(model.decode(1), Error);
+    EXPECT_EQ(model.length(), 4);
+}
+
+std::vector<std::int32_t> generate(Llama& model, const std::vector<std::int32_t>& prompt,
+                                   const llm::GenerationOptions& options, llm::FinishReason reason) {
+    llm::Generator generator(model, prompt, options);
+    std::vector<std::int32_t> tokens;
+    while (const auto token = generator.next()) tokens.push_back(*token);
+    EXPECT_EQ(generator.finish_reason(), reason);
+    EXPECT_EQ(generator.next(), std::nullopt);
+    EXPECT_EQ(generator.stats().prompt_tokens, static_cast<std::int64_t>(prompt.size()));
+    EXPECT_EQ(generator.stats().generated_tokens, static_cast<std::int64_t>(tokens.size()));
+    return tokens;
+}
+
+TEST(Generator, StopsAtTokensLengthsAndTheContextsEnd) {
+    const LlamaConfig config = small_config();
+    const auto weights = load(config, random_tensors(config, 11));
+    const auto prompt = some_tokens(6, config.vocab_size);
+    Llama model(weights, {.max_length = 20});
+    const auto tokens = generate(model, prompt, {.max_tokens = 15}, llm::FinishReason::length);
+    ASSERT_EQ(tokens.size(), 15u);
+    EXPECT_EQ(model.length(), 20);
+
+    // Token by token, each the best after all those before it.
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        std::vector<std::int32_t> text = prompt;
+        text.insert(text.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(i));
+        Llama fresh(weights, {});
+        fresh.prefill(text);
+        EXPECT_EQ(fresh.greedy(), tokens[i]) << i;
+    }
+
+    model.truncate(0);
+    EXPECT_EQ(generate(model, prompt, {}, llm::FinishReason::context), tokens);
+    model.truncate(0);
+    const std::int32_t stop = tokens[4];
+    const auto first = std::find(tokens.begin(), tokens.end(), stop);
+    EXPECT_EQ(generate(model, prompt, {.max_tokens = 10, .stop_tokens = {-5, stop}}, llm::FinishReason::stop),
+              (std::vector<std::int32_t>(tokens.begin(), first)));
+    EXPECT_EQ(model.length(), 6 + (first - tokens.begin()));
+
+    model.truncate(0);
+    EXPECT_THROW(llm::Generator(model, prompt, {.max_tokens = 16}), Error);
+    EXPECT_THROW(llm::Generator(model, prompt, {.max_tokens = -1}), Error);
+    EXPECT_THROW(llm::Generator(model, some_tokens(21, 97), {}), Error);
+    EXPECT_EQ(model.length(), 0);
+}
+
+TEST(Generator, SamplesTheSameFromTheSameSeed) {
+    const LlamaConfig config = small_config();
+    const auto weights = load(config, random_tensors(config, 11));
+    const auto prompt = some_tokens(6, config.vocab_size);
+    const auto run = [&](std::uint64_t seed, bool use_graph) {
+        Llama model(weights, {.use_graph = use_graph});
+        return generate(model, prompt,
+                        {.max_tokens = 20, .sampling = {.temperature = 1, .top_k = 20, .seed = seed}},
+                        llm::FinishReason::length);
+    };
+    EXPECT_EQ(run(1, true), run(1, false));
+    EXPECT_NE(run(1, true), run(2, true));
+}
+
+TEST(Generator, NeverChoosesPadding) {
+    LlamaConfig config = small_config();
+    config.num_tokens = 3;
+    const auto weights = load(config, random_tensors(config, 11));
+    for (const double temperature : {0.0, 5.0}) {
+        Llama model(weights, {});
+        for (const auto token :
+             generate(model, {1}, {.max_tokens = 40, .sampling = {.temperature = temperature}},
+                      llm::FinishReason::length)) {
+            EXPECT_LT(token, 3);
+        }
+    }
+}
+
+TEST(LlamaConfig, ReadsBothFormsOfConfigJson) {
+    const std::string sizes =
+        R"("vocab_size": 10, "hidden_size": 8, "intermediate_size": 9, "num_hidden_layers": 2,
+        "num_attention_heads": 4, )";
+    const auto read = [&](const std::string& rest) {
+        return LlamaConfig::from_json(io::Json::parse("{" + sizes + rest + "}", "config.json"),
+                                      "config.json");
+    };
+    const LlamaConfig plain = read(R"("rope_theta": 500, "rope_scaling": null, "head_dim": null)");
+    EXPECT_EQ(plain.head_dim, 2);
+    EXPECT_EQ(plain.num_kv_heads, 4);
+    EXPECT_EQ(plain.rope.theta, 500);
+    EXPECT_EQ(plain.rope.scaling, llm::RopeScaling::none);
+    EXPECT_FALSE(plain.tie_word_embeddings);
+
+    const LlamaConfig linear = read(R"("rope_scaling": {"type": "linear", "factor": 2.5}, "head_dim": 6)");
+    EXPECT_EQ(linear.rope.scaling, llm::RopeScaling::linear);
+    EXPECT_EQ(linear.rope.factor, 2.5);
+    EXPECT_EQ(linear.rope.theta, 10000);
+    EXPECT_EQ(linear.head_dim, 6);
+
+    const LlamaConfig llama3 =
+        read(R"("rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8,
+        "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64},
+        "attention_bias": true, "tie_word_embeddings": true, "num_key_value_heads": 2)");
+    EXPECT_EQ(llama3.rope.scaling, llm::RopeScaling::llama3);
+    EXPECT_EQ(llama3.rope.theta, 5e5);
+    EXPECT_TRUE(llama3.attention_bias && llama3.tie_word_embeddings && !llama3.mlp_bias);
+
+    for (const char* bad : {
+             R"("rope_scaling": {"type": "yarn", "factor": 2})",
+             R"("rope_scaling": {"rope_type": "linear"})",
+             R"("rope_scaling": {"rope_type": "linear", "factor": 0})",
+             R"("rope_scaling": 3)",
+             R"("rope_parameters": {"partial_rotary_factor": 0.5})",
+             R"("rope_theta": -1)",
+             R"("rope_theta": "big")",
+             R"("model_type": "gpt2")",
+             R"("hidden_act": "gelu")",
+             R"("head_dim": 3)",
+             R"("head_dim": 1000000)",
+             R"("num_key_value_heads": 3)",
+             R"("max_position_embeddings": 0)",
+             R"("rms_norm_eps": -1)",
+             R"("attention_bias": 1)",
+         }) {
+        EXPECT_THROW(read(bad), Error) << bad;
+    }
+    EXPECT_THROW(LlamaConfig::from_json(io::Json::parse("[]", "x"), "x"), Error);
+    EXPECT_THROW(LlamaConfig::from_json(io::Json::parse("{}", "x"), "x"), Error);
+    EXPECT_THROW(LlamaConfig::from_json(io::Json::parse(R"({"vocab_size": 1e30})", "x"), "x"), Error);
+}
+
+// The values of transformers' _compute_llama3_parameters for theta 10000, 8 elements, a context of 64.
+TEST(LlamaConfig, Llama3FrequenciesFollowTransformers) {
+    LlamaConfig config = small_config();
+    config.head_dim = 8;
+    config.rope = {.theta = 10000,
+                   .scaling = llm::RopeScaling::llama3,
+                   .factor = 8,
+                   .low_freq_factor = 1,
+                   .high_freq_factor = 4,
+                   .original_max_positions = 64};
+    const auto f = llm::rope_frequencies(config);
+    ASSERT_EQ(f.size(), 4u);
+    EXPECT_EQ(f[0], 1.0f);                                               // wavelength 6.3 < 64 / 4: kept
+    const double smooth = (64 / (2 * 3.141592653589793 / 0.1) - 1) / 3;  // wavelength 62.8: between
+    EXPECT_NEAR(f[1], (1 - smooth) * 0.1 / 8 + smooth * 0.1, 1e-8);
+    EXPECT_NEAR(f[2], 0.01 / 8, 1e-9);  // wavelength 628 > 64: divided
+    EXPECT_NEAR(f[3], 0.001 / 8, 1e-10);
+}
+
+}  // namespace
