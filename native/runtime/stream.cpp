@@ -24,6 +24,14 @@ void check_same_device(const char* call, const Device& a, const Device& b) {
     }
 }
 
+// A captured stream has no "now" that another could wait for, and may wait for nothing outside.
+void refuse_in_capture(const char* call, const Stream& stream) {
+    if (stream.capture() == nullptr) return;
+    throw error(ErrorKind::unsupported, {.call = call,
+                                         .got = "a stream that is being captured",
+                                         .fix = "order the streams before the capture, or after a launch"});
+}
+
 }  // namespace
 
 Stream::Stream(Device& device, int priority)
@@ -54,12 +62,14 @@ void Stream::synchronize() { device_.driver().stream_synchronize(handle_); }
 bool Stream::query() { return device_.driver().stream_query(handle_); }
 
 void Stream::wait(const Event& event) {
+    refuse_in_capture("Stream.wait", *this);
     check_same_device("Stream.wait", device_, event.device());
     device_.driver().stream_wait_event(handle_, event.handle());
 }
 
 void Stream::wait(Stream& other) {
     if (&other == this) return;
+    refuse_in_capture("Stream.wait", other);
     check_same_device("Stream.wait", device_, other.device_);
     // Held over both calls: a wait is for the latest record, which must be this one.
     std::lock_guard lock(other.marker_mutex_);
@@ -98,6 +108,7 @@ Event::Event(Device& device, bool timing)
 Event::~Event() { device_.driver().event_destroy(handle_); }
 
 void Event::record(Stream& stream) {
+    refuse_in_capture("Event.record", stream);
     check_same_device("Event.record", device_, stream.device());
     device_.driver().event_record(handle_, stream.handle());
 }

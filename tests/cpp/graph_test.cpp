@@ -188,6 +188,33 @@ TEST(Graph, WhatCannotBeCapturedRaisesByName) {
     expect_all(a, 1);
 }
 
+TEST(Graph, ACapturedStreamIsOrderedWithNoOther) {
+    Device& device = test_device();
+    const auto stream = Stream::create(device), other = Stream::create(device);
+    Event event(device);
+    event.record(*other);
+    int refused = 0;
+    const auto refuses = [&](const std::function<void()>& call) {
+        try {
+            call();
+        } catch (const Error& failure) {
+            EXPECT_EQ(failure.kind(), ErrorKind::unsupported) << failure.what();
+            ++refused;
+        }
+    };
+    const auto graph = Graph::capture(stream, [&] {
+        refuses([&] { stream->wait(*other); });
+        refuses([&] { other->wait(*stream); });
+        refuses([&] { stream->wait(event); });
+        refuses([&] { event.record(*stream); });
+        bytes_of(device, 3);
+    });
+    EXPECT_EQ(refused, 4);
+    graph->launch(stream);
+    stream->synchronize();
+    EXPECT_EQ(graph->node_count(), 1u);
+}
+
 TEST(Graph, HalvesAreCheckedAndAnAbandonedCaptureIsGone) {
     Device& device = test_device();
     const auto stream = Stream::create(device), other = Stream::create(device);
