@@ -56,12 +56,13 @@ GPK_COMPUTE_TYPES(GPK_LOOP_TABLE)
 template <class C>
 class Side {
    public:
-    Side(const Operand& operand, std::int64_t stride) : operand_(operand), stride_(stride) {
+    Side(const Operand& operand, std::int64_t stride, std::int64_t longest)
+        : operand_(operand), stride_(stride) {
         if (operand.kind == OperandKind::array) return;
         const void* from = operand.kind == OperandKind::immediate ? &operand.bits : operand.data;
         C value{};
         load_row<C>(operand.dtype, from, 0, 0, 1, &value);
-        std::fill_n(buffer_, kBufferElements, value);
+        std::fill_n(buffer_, std::min(longest, kBufferElements), value);
     }
     const C* at(std::int64_t offset, std::int64_t count) {
         if (operand_.kind != OperandKind::array) return buffer_;
@@ -89,7 +90,7 @@ void binary_rows(BinaryOp op, const Layout<3>& layout, const Operand& a, const O
     const auto& stride = layout.axis[0].stride;
     const bool direct = stride[0] == 1 && (truth || itemsize(out_dtype) == sizeof(C));
     parallel_for(layout.count, kParallelGrain, [&](std::int64_t begin, std::int64_t end) {
-        Side<C> a_side(a, stride[1]), b_side(b, stride[2]);
+        Side<C> a_side(a, stride[1], end - begin), b_side(b, stride[2], end - begin);
         C result[kBufferElements];
         for_rows_between(
             layout, begin, end, kBufferElements, [&](std::int64_t count, const std::int64_t(&at)[3]) {

@@ -60,52 +60,15 @@ void for_rows(const Layout<N>& layout, std::int64_t longest, Body&& body) {
     });
 }
 
-template <class T, class C>
-void load_row_of(const void* data, std::int64_t offset, std::int64_t stride, std::int64_t count, C* out) {
-    const auto* from = static_cast<const stored_t<T>*>(data) + offset;
-    if (stride == 1) {
-        for (std::int64_t i = 0; i < count; ++i) out[i] = decode<T, C>(from[i]);
-    } else {
-        for (std::int64_t i = 0; i < count; ++i) out[i] = decode<T, C>(from[i * stride]);
-    }
-}
-template <class T, class C>
-void store_row_of(void* data, std::int64_t offset, std::int64_t stride, std::int64_t count, const C* in) {
-    auto* to = static_cast<stored_t<T>*>(data) + offset;
-    if (stride == 1) {
-        for (std::int64_t i = 0; i < count; ++i) to[i] = encode<T>(in[i]);
-    } else {
-        for (std::int64_t i = 0; i < count; ++i) to[i * stride] = encode<T>(in[i]);
-    }
-}
-
-// Elements offset, offset + stride, ... of an array whose dtype is of C's class.
+// Elements offset, offset + stride, ... of an array whose dtype is of C's class. C is a compute type.
 template <class C>
 void load_row(DType dtype, const void* data, std::int64_t offset, std::int64_t stride, std::int64_t count,
-              C* out) {
-    switch (dtype) {
-#define GPK_CASE(name, T)                                     \
-    case DType::name:                                         \
-        if constexpr (std::is_same_v<compute_type_t<T>, C>) { \
-            load_row_of<T>(data, offset, stride, count, out); \
-        }                                                     \
-        break;
-        GPK_ALL_STORED(GPK_CASE)
-#undef GPK_CASE
-    }
-}
+              C* out);
 
 // The same elements of an array of any dtype, converted from a compute type.
 template <class C>
 void store_row(DType dtype, void* data, std::int64_t offset, std::int64_t stride, std::int64_t count,
-               const C* in) {
-    switch (dtype) {
-#define GPK_CASE(name, T) \
-    case DType::name: store_row_of<T>(data, offset, stride, count, in); break;
-        GPK_ALL_STORED(GPK_CASE)
-#undef GPK_CASE
-    }
-}
+               const C* in);
 
 // The bytes of `count` truth values.
 inline void store_bytes(void* data, std::int64_t offset, std::int64_t stride, std::int64_t count,
