@@ -13,6 +13,7 @@ pygpukit_compile_options(_native)
 
 nanobind_add_stub(_native_stub
   MODULE _native
+  INCLUDE_PRIVATE
   OUTPUT "${PROJECT_BINARY_DIR}/_native.pyi"
   PYTHON_PATH "$<TARGET_FILE_DIR:_native>"
   PATTERN_FILE "${PROJECT_SOURCE_DIR}/cmake/stub_patterns.txt"
