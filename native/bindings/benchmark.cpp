@@ -17,15 +17,17 @@ constexpr const char* kPtx =
     ".version 7.0\n.target sm_80\n.address_size 64\n"
     ".visible .entry nothing(.param .u64 x, .param .f32 factor, .param .u32 n) { ret; }\n";
 
-using LaunchKernel = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                  CUstream, void**, void**);
+using LaunchKernel = CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                  unsigned, CUstream, void**, void**);
 
 void raw_launches(int count) {
     Device& device = current_device();
     if (!device.is_cuda()) {
-        throw error(ErrorKind::unsupported, {.call = "_raw_launches", .expected = "a GPU", .got = device.name()});
+        throw error(ErrorKind::unsupported,
+                    {.call = "_raw_launches", .expected = "a GPU", .got = device.name()});
     }
-    static const Image image{reinterpret_cast<const unsigned char*>(kPtx), std::char_traits<char>::length(kPtx)};
+    static const Image image{reinterpret_cast<const unsigned char*>(kPtx),
+                             std::char_traits<char>::length(kPtx)};
     static const KernelDef def{.name = "nothing", .image = &image};
     static const auto launch = [] {
         std::string reason;

@@ -20,14 +20,18 @@ def _print_table(rows: list[Row]) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m pygpukit.benchmark", description=description, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m pygpukit.benchmark",
+        description=description,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--overhead", action="store_true", help="cost of a call on tiny arrays, beside peers")
     parser.add_argument("--decode", metavar="MODEL", help="tokens/s of a language model at batch 1")
     parser.add_argument("--dtype", help="the model's dtype (default: bfloat16 on a GPU, float32 otherwise)")
     parser.add_argument("--save", metavar="FILE", type=Path, help="write the record as JSON")
     parser.add_argument("--json", action="store_true", help="print the record as JSON instead of a table")
-    parser.add_argument("--commit", help="the commit to record, where the package does not lie in its repository")
+    parser.add_argument(
+        "--commit", help="the commit to record, where the package does not lie in its repository"
+    )
     options = parser.parse_args(arguments)
     if not (options.overhead or options.decode):
         parser.error("nothing to measure: give --overhead or --decode MODEL")

@@ -71,7 +71,10 @@ def _git_commit() -> str | None:
     folder = Path(__file__).parent
     try:
         found = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+            ["git", "-C", str(folder), "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
     except OSError:
         return None

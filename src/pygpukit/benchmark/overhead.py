@@ -68,9 +68,7 @@ def measure(count: int = 4000) -> list[Row]:
         kernel, x = gp.jit(_SCALE, func="scale"), gp.from_numpy(host)
         kernel(x, factor=2.0, n=x.size)
         errors["jit kernel(...)"] = _relative_error(x.to_numpy(), doubled)
-        cases["jit kernel(...)"] = {
-            "pygpukit": each(lambda: kernel(x, factor=1.0, n=16), gp.synchronize)
-        }
+        cases["jit kernel(...)"] = {"pygpukit": each(lambda: kernel(x, factor=1.0, n=16), gp.synchronize)}
     for peers in (_torch_contenders(host), _cupy_contenders(host)):
         for name, contenders in peers.items():
             if name in cases:
