@@ -83,10 +83,10 @@ Array stack(const std::vector<Array>& arrays, int axis) {
 Array take(const Array& x, const Array& indices, int axis) {
     Device& device = common_device("take", {&x, &indices});
     if (!is_integer(indices.dtype())) {
-        throw error(ErrorKind::index, {.call = "take",
-                                       .argument = "indices",
-                                       .expected = "integers",
-                                       .got = std::string(name(indices.dtype()))});
+        throw error(ErrorKind::type, {.call = "take",
+                                      .argument = "indices",
+                                      .expected = "integers",
+                                      .got = std::string(name(indices.dtype()))});
     }
     const int position = normalize_axis("take", axis, x.rank());
     Dims shape, sides[3];  // of x before the axis, of the indices, of x after it

@@ -166,10 +166,20 @@ Dims result_shape(const Array& x, const std::array<bool, kMaxRank>& reduced, boo
                                    .got = str("shape ", to_string(x.shape()))});
 }
 
+void require_arithmetic(const char* call, const Array& x) {
+    if (!is_float8(x.dtype())) return;
+    throw error(ErrorKind::type, {.call = call,
+                                  .argument = "x",
+                                  .expected = "a dtype with arithmetic",
+                                  .got = std::string(name(x.dtype())),
+                                  .fix = "convert with astype first"});
+}
+
 }  // namespace
 
 Array reduce(ReduceOp op, const Array& x, const Dims& axes, bool keepdims) {
     const char* call = kNames[static_cast<int>(op)];
+    require_arithmetic(call, x);
     std::array<bool, kMaxRank> reduced = {};
     if (axes.empty()) std::fill_n(reduced.begin(), x.rank(), true);
     for (std::int64_t axis : axes) {
@@ -181,7 +191,7 @@ Array reduce(ReduceOp op, const Array& x, const Dims& axes, bool keepdims) {
         }
         flag = true;
     }
-    const Kernel& kernel = reduce_kernel(op, x.dtype());  // throws for a dtype that has none
+    const Kernel& kernel = reduce_kernel(op, x.dtype());
     const DType accumulator = reduce_accumulator(op, x.dtype());
     const DType dtype = result_dtype(op, x.dtype());
     ReduceLayout layout = dimensions_of(x, reduced, true);
@@ -223,6 +233,7 @@ Array reduce(ReduceOp op, const Array& x, const Dims& axes, bool keepdims) {
 
 Array arg_reduce(ArgReduceOp op, const Array& x, int axis, bool keepdims) {
     const char* call = op == ArgReduceOp::argmax ? "argmax" : "argmin";
+    require_arithmetic(call, x);
     std::array<bool, kMaxRank> reduced = {};
     if (axis == kAllAxes) {
         std::fill_n(reduced.begin(), x.rank(), true);
