@@ -9,8 +9,6 @@ namespace {
 
 nb::object dtype_objects[kDTypeCount];
 
-std::string kind_of(nb::handle value) { return nb::cast<std::string>(nb::str(value.type().attr("__name__"))); }
-
 std::optional<std::string> text_attribute(nb::handle value, const char* name) {
     const nb::object text = nb::getattr(value, name, nb::none());
     if (!nb::isinstance<nb::str>(text)) return std::nullopt;
@@ -26,7 +24,8 @@ std::int64_t read_index(const char* call, const char* argument, nb::handle value
     const nb::object index = nb::steal(PyNumber_Index(value.ptr()));
     if (!index.is_valid()) {
         PyErr_Clear();
-        throw error(ErrorKind::type, {.call = call, .argument = argument, .expected = "integers", .got = kind_of(value)});
+        throw error(ErrorKind::type,
+                    {.call = call, .argument = argument, .expected = "integers", .got = kind_of(value)});
     }
     int overflow = 0;
     const long long number = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
@@ -55,13 +54,20 @@ std::optional<Number> integer_number(nb::handle value) {
 
 }  // namespace
 
+std::string kind_of(nb::handle value) {
+    return nb::cast<std::string>(nb::str(value.type().attr("__name__")));
+}
+
 nb::object to_python(DType dtype) {
     nb::object& known = dtype_objects[static_cast<int>(dtype)];
     if (!known.is_valid()) {
         known = nb::cast(PyDType{dtype});
-        known.inc_ref();  // alive until the process ends, so that no destructor runs after Python's
     }
     return known;
+}
+
+void release_dtypes() {
+    for (nb::object& each : dtype_objects) each.reset();
 }
 
 nb::object to_python(Device& device) { return nb::cast(device, nb::rv_policy::reference); }
@@ -72,12 +78,14 @@ DType read_dtype(nb::handle value) {
     if (value.ptr() == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::bool_;
     if (value.ptr() == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::int64;
     if (value.ptr() == reinterpret_cast<PyObject*>(&PyFloat_Type)) return DType::float64;
-    if (const auto name = text_attribute(value, "name")) return named(*name);          // numpy.dtype
-    if (const auto name = text_attribute(value, "__name__")) return named(*name);      // numpy.float32
+    if (const auto name = text_attribute(value, "name")) return named(*name);      // numpy.dtype
+    if (const auto name = text_attribute(value, "__name__")) return named(*name);  // numpy.float32
     throw error(ErrorKind::type, {.call = "dtype", .expected = "a dtype or its name", .got = kind_of(value)});
 }
 
-DType read_dtype_or(nb::handle value, DType otherwise) { return value.is_none() ? otherwise : read_dtype(value); }
+DType read_dtype_or(nb::handle value, DType otherwise) {
+    return value.is_none() ? otherwise : read_dtype(value);
+}
 
 Device& read_device(nb::handle value) {
     if (value.is_none()) return current_device();
@@ -113,10 +121,9 @@ Dims read_axes(const char* call, nb::handle value, int rank) {
     for (std::int64_t& axis : axes) {
         axis = normalize_axis(call, axis, rank);
         if (seen & (1u << axis)) {
-            throw error(ErrorKind::value, {.call = call,
-                                           .argument = "axis",
-                                           .expected = "each axis once",
-                                           .got = to_string(axes)});
+            throw error(
+                ErrorKind::value,
+                {.call = call, .argument = "axis", .expected = "each axis once", .got = to_string(axes)});
         }
         seen |= 1u << axis;
     }
@@ -130,7 +137,8 @@ std::optional<Number> read_number(nb::handle value) {
     if (PyLong_Check(object)) return integer_number(value);
     // A NumPy scalar: a number with a dtype and no dimensions.
     if (const nb::object dtype = nb::getattr(value, "dtype", nb::none());
-        !dtype.is_none() && !is_array(value) && nb::cast<int>(nb::getattr(value, "ndim", nb::int_(-1))) == 0) {
+        !dtype.is_none() && !is_array(value) &&
+        nb::cast<int>(nb::getattr(value, "ndim", nb::int_(-1))) == 0) {
         std::optional<Number> number = read_number(value.attr("item")());
         if (number) number->dtype = read_dtype(dtype);
         return number;

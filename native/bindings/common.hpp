@@ -9,7 +9,9 @@
 #include "array/array.hpp"
 #include "base/error.hpp"
 #include "base/scalar.hpp"
+#include "bindings/typed.hpp"
 #include "runtime/device.hpp"
+#include "runtime/stream.hpp"
 
 namespace gpk::python {
 
@@ -21,8 +23,8 @@ void bind_runtime(nb::module_& m);
 void bind_array(nb::module_& m);
 void bind_elementwise(nb::module_& m);
 void bind_functions(nb::module_& m);
-void bind_io(nb::module_& m);
 void bind_jit(nb::module_& m);
+void bind_io(nb::module_& m);
 void bind_llm(nb::module_& m);
 void bind_benchmark(nb::module_& m);
 
@@ -31,12 +33,14 @@ struct PyDType {
     DType dtype;
 };
 nb::object to_python(DType dtype);
+void release_dtypes();  // at exit, while Python still runs
 nb::object to_python(Device& device);
 
 // Each throws Error naming `call` for what it cannot read.
 DType read_dtype(nb::handle value);  // DType, "float32", float, numpy.float32, numpy.dtype
 DType read_dtype_or(nb::handle value, DType otherwise);
 Device& read_device(nb::handle value);  // Device, "cuda:0", or None for the current one
+std::shared_ptr<Stream> read_stream(nb::handle value, Device& device);  // Stream, or None for the current one
 Dims read_dims(const char* call, const char* argument, nb::handle value);  // an int or a sequence of ints
 Dims read_axes(const char* call, nb::handle value, int rank);              // None: empty
 
@@ -46,7 +50,10 @@ struct Number {
     std::optional<DType> dtype;  // of a NumPy scalar
 };
 std::optional<Number> read_number(nb::handle value);
+// The array as it is to promote with the number: converted where a NumPy scalar's dtype asks for it.
+Array promoted_for(const Array& array, const Number& number);
 bool is_array(nb::handle value);
+std::string kind_of(nb::handle value);  // the name of its type, for messages
 
 // An operand of an element-wise op: the array, or the number. Nothing for another kind of object.
 const Array* try_array(nb::handle value);

@@ -19,10 +19,18 @@ constexpr BinaryRow kBinary[] = {
     {"add", BinaryOp::add, "x + y", {"__add__", "__radd__", "__iadd__"}},
     {"subtract", BinaryOp::subtract, "x - y", {"__sub__", "__rsub__", "__isub__"}},
     {"multiply", BinaryOp::multiply, "x * y", {"__mul__", "__rmul__", "__imul__"}},
-    {"divide", BinaryOp::divide, "x / y; integers give float64", {"__truediv__", "__rtruediv__", "__itruediv__"}},
-    {"floor_divide", BinaryOp::floor_divide, "floor(x / y); an integer divided by 0 gives 0",
+    {"divide",
+     BinaryOp::divide,
+     "x / y; integers give float64",
+     {"__truediv__", "__rtruediv__", "__itruediv__"}},
+    {"floor_divide",
+     BinaryOp::floor_divide,
+     "floor(x / y); an integer divided by 0 gives 0",
      {"__floordiv__", "__rfloordiv__", "__ifloordiv__"}},
-    {"remainder", BinaryOp::remainder, "x - floor(x / y) * y, with the sign of y", {"__mod__", "__rmod__", "__imod__"}},
+    {"remainder",
+     BinaryOp::remainder,
+     "x - floor(x / y) * y, with the sign of y",
+     {"__mod__", "__rmod__", "__imod__"}},
     {"fmod", BinaryOp::fmod, "x - trunc(x / y) * y, with the sign of x"},
     {"power", BinaryOp::power, "x ** y", {"__pow__", "__rpow__", "__ipow__"}},
     {"minimum", BinaryOp::minimum, "the smaller one; NaN where either is NaN"},
@@ -43,7 +51,10 @@ constexpr BinaryRow kBinary[] = {
     {"bitwise_or", BinaryOp::bitwise_or, "x | y of integers or bools", {"__or__", "__ror__", "__ior__"}},
     {"bitwise_xor", BinaryOp::bitwise_xor, "x ^ y of integers or bools", {"__xor__", "__rxor__", "__ixor__"}},
     {"left_shift", BinaryOp::left_shift, "x << y of integers", {"__lshift__", "__rlshift__", "__ilshift__"}},
-    {"right_shift", BinaryOp::right_shift, "x >> y of integers", {"__rshift__", "__rrshift__", "__irshift__"}},
+    {"right_shift",
+     BinaryOp::right_shift,
+     "x >> y of integers",
+     {"__rshift__", "__rrshift__", "__irshift__"}},
 };
 static_assert(std::size(kBinary) == kBinaryOpCount);
 
@@ -100,18 +111,12 @@ constexpr UnaryRow kUnary[] = {
 };
 static_assert(std::size(kUnary) == kUnaryOpCount);
 
-// NumPy's scalars keep their dtype in promotion, Python's adapt to the array's.
-Array promoted_for(const Array& array, const Number& number) {
-    if (!number.dtype) return array;
-    const DType wanted = promote(array.dtype(), *number.dtype);
-    return wanted == array.dtype() ? array : ops::astype(array, wanted);
-}
-
 // The result, or nothing where an operand is neither an array nor a number.
 std::optional<Array> apply(BinaryOp op, nb::handle x, nb::handle y, const Array* out) {
     const Array* a = try_array(x);
     const Array* b = try_array(y);
-    if (a != nullptr && b != nullptr) return run_on(a->device(), [&] { return ops::binary(op, *a, *b, out); });
+    if (a != nullptr && b != nullptr)
+        return run_on(a->device(), [&] { return ops::binary(op, *a, *b, out); });
     if (a == nullptr && b == nullptr) return std::nullopt;
     const std::optional<Number> number = read_number(a != nullptr ? y : x);
     if (!number) return std::nullopt;
@@ -125,35 +130,58 @@ std::optional<Array> apply(BinaryOp op, nb::handle x, nb::handle y, const Array*
 
 Array apply_function(const char* name, BinaryOp op, nb::handle x, nb::handle y, const Array* out) {
     if (std::optional<Array> result = apply(op, x, y, out)) return *std::move(result);
-    read_array(name, "x", try_array(x) != nullptr || read_number(x) ? y : x);  // throws for the wrong one
+    for (const auto& [argument, value] : {std::pair<const char*, nb::handle>{"x", x}, {"y", y}}) {
+        if (try_array(value) == nullptr && !read_number(value)) read_array(name, argument, value);  // throws
+    }
     throw error(ErrorKind::type, {.call = name, .expected = "at least one array", .got = "two numbers"});
 }
 
-nb::object apply_operator(BinaryOp op, nb::handle x, nb::handle y, const Array* out) {
-    if (std::optional<Array> result = apply(op, x, y, out)) return nb::cast(*std::move(result));
+// An operand of a kind that we do not know may know us; a NumPy array does not, and has to be copied first.
+nb::object not_implemented(const char* name, nb::handle other) {
+    if (nb::hasattr(other, "__array_interface__")) read_array(name, "other", other);  // throws
     return nb::borrow(Py_NotImplemented);
 }
 
 template <std::size_t row>
+nb::object apply_operator(nb::handle self, nb::handle other, bool reflected) {
+    std::optional<Array> result = reflected ? apply(kBinary[row].op, other, self, nullptr)
+                                            : apply(kBinary[row].op, self, other, nullptr);
+    return result ? nb::cast(*std::move(result)) : not_implemented(kBinary[row].name, other);
+}
+
+constexpr bool op_is_equality(BinaryOp op) { return op == BinaryOp::equal || op == BinaryOp::not_equal; }
+
+template <std::size_t row>
 void bind_binary(nb::module_& m, nb::object& array_class) {
     constexpr BinaryRow each = kBinary[row];
-    const std::string doc = str("Element-wise ", each.formula,
-                                ".\n\nx and y broadcast together and promote as in NumPy; one of them may be a number. "
-                                "`out`, where given, has\nthe result's shape and dtype and is returned.");
-    m.def(each.name, [](nb::handle x, nb::handle y, nb::handle out) {
-              return apply_function(kBinary[row].name, kBinary[row].op, x, y, read_out(kBinary[row].name, out));
-          },
-          nb::arg("x"), nb::arg("y"), nb::kw_only(), nb::arg("out").none() = nb::none(), doc.c_str());
+    const std::string doc =
+        str("Element-wise ", each.formula,
+            ".\n\nx and y broadcast together and promote as in NumPy; one of them may be a number. "
+            "`out`, where given, has\nthe result's shape and dtype and is returned.");
+    m.def(
+        each.name,
+        [](OperandArg x, OperandArg y, ArrayArg out) {
+            return apply_function(kBinary[row].name, kBinary[row].op, x, y, read_out(kBinary[row].name, out));
+        },
+        nb::arg("x"), nb::arg("y"), nb::kw_only(), nb::arg("out").none() = nb::none(), doc.c_str());
     auto method = [&](const char* name, auto function) {
         if (name == nullptr) return;
-        array_class.attr(name) = nb::cpp_function(function, nb::is_method(), nb::is_operator(), nb::scope(array_class),
-                                                  nb::name(name), nb::arg("other").none());
+        // object's own equality takes anything and gives a bool.
+        const bool equality = op_is_equality(kBinary[row].op);
+        const std::string signature =
+            str("def ", name, "(self, other: ", equality ? "typing.Any" : "Array | float", ", /) -> ",
+                equality ? "typing.Any" : "Array");
+        array_class.attr(name) =
+            nb::cpp_function(function, nb::is_method(), nb::is_operator(), nb::scope(array_class),
+                             nb::name(name), nb::arg("other").none(), nb::sig(signature.c_str()));
     };
-    method(each.operators[0], [](nb::handle self, nb::handle other) { return apply_operator(kBinary[row].op, self, other, nullptr); });
-    method(each.operators[1], [](nb::handle self, nb::handle other) { return apply_operator(kBinary[row].op, other, self, nullptr); });
+    method(each.operators[0],
+           [](nb::handle self, nb::handle other) { return apply_operator<row>(self, other, false); });
+    method(each.operators[1],
+           [](nb::handle self, nb::handle other) { return apply_operator<row>(self, other, true); });
     method(each.operators[2], [](nb::handle self, nb::handle other) -> nb::object {
         const Array target = nb::cast<const Array&>(self);
-        if (!apply(kBinary[row].op, self, other, &target)) return nb::borrow(Py_NotImplemented);
+        if (!apply(kBinary[row].op, self, other, &target)) return not_implemented(kBinary[row].name, other);
         return nb::borrow(self);
     });
 }
@@ -161,17 +189,22 @@ void bind_binary(nb::module_& m, nb::object& array_class) {
 template <std::size_t row>
 void bind_unary(nb::module_& m, nb::object& array_class) {
     constexpr UnaryRow each = kUnary[row];
-    const std::string doc = str("Element-wise ", each.formula, ".\n\nThe result's dtype is NumPy's. `out`, where given, ",
-                                "has the result's shape and dtype and is returned.");
-    m.def(each.name, [](nb::handle x, nb::handle out) {
-              const Array& array = read_array(kUnary[row].name, "x", x);
-              const Array* target = read_out(kUnary[row].name, out);
-              return run_on(array.device(), [&] { return ops::unary(kUnary[row].op, array, target); });
-          },
-          nb::arg("x"), nb::kw_only(), nb::arg("out").none() = nb::none(), doc.c_str());
+    const std::string doc =
+        str("Element-wise ", each.formula, ".\n\nThe result's dtype is NumPy's. `out`, where given, ",
+            "has the result's shape and dtype and is returned.");
+    m.def(
+        each.name,
+        [](ArrayArg x, ArrayArg out) {
+            const Array& array = read_array(kUnary[row].name, "x", x);
+            const Array* target = read_out(kUnary[row].name, out);
+            return run_on(array.device(), [&] { return ops::unary(kUnary[row].op, array, target); });
+        },
+        nb::arg("x"), nb::kw_only(), nb::arg("out").none() = nb::none(), doc.c_str());
     if constexpr (each.method != nullptr) {
         array_class.attr(each.method) = nb::cpp_function(
-            [](const Array& self) { return run_on(self.device(), [&] { return ops::unary(kUnary[row].op, self); }); },
+            [](const Array& self) {
+                return run_on(self.device(), [&] { return ops::unary(kUnary[row].op, self); });
+            },
             nb::is_method(), nb::scope(array_class), nb::name(each.method));
     }
 }
@@ -185,7 +218,7 @@ void bind_all_unary(nb::module_& m, nb::object& array_class, std::index_sequence
     (bind_unary<rows>(m, array_class), ...);
 }
 
-Array matmul(nb::handle x, nb::handle y, nb::handle out) {
+Array matmul(ArrayArg x, ArrayArg y, ArrayArg out) {
     const Array& a = read_array("matmul", "x", x);
     const Array& b = read_array("matmul", "y", y);
     const Array* target = read_out("matmul", out);
@@ -193,6 +226,13 @@ Array matmul(nb::handle x, nb::handle y, nb::handle out) {
 }
 
 }  // namespace
+
+// NumPy's scalars keep their dtype in promotion, Python's adapt to the array's.
+Array promoted_for(const Array& array, const Number& number) {
+    if (!number.dtype) return array;
+    const DType wanted = promote(array.dtype(), *number.dtype);
+    return wanted == array.dtype() ? array : ops::astype(array, wanted);
+}
 
 void bind_elementwise(nb::module_& m) {
     nb::object array_class = m.attr("Array");
@@ -206,29 +246,36 @@ void bind_elementwise(nb::module_& m) {
         m.attr(alias) = m.attr(name);
     }
 
-    m.def("matmul", &matmul, nb::arg("x"), nb::arg("y"), nb::kw_only(), nb::arg("out").none() = nb::none(),
-          "The matrix product over the last two axes; those before them broadcast, as in numpy.matmul.\n\n"
-          "float32 is multiplied in float32 unless gp.set_matmul_precision says 'tf32'; float16 and bfloat16\n"
-          "accumulate in float32. Raises InvalidValueError where the shapes do not fit.");
+    m.def(
+        "matmul", &matmul, nb::arg("x"), nb::arg("y"), nb::kw_only(), nb::arg("out").none() = nb::none(),
+        "The matrix product over the last two axes; those before them broadcast, as in numpy.matmul.\n\n"
+        "float32 is multiplied in float32 unless gp.set_matmul_precision says 'tf32'; float16 and bfloat16\n"
+        "accumulate in float32. Raises InvalidValueError where the shapes do not fit.");
     array_class.attr("__matmul__") = nb::cpp_function(
         [](nb::handle self, nb::handle other) -> nb::object {
-            if (!is_array(other)) return nb::borrow(Py_NotImplemented);
-            return nb::cast(matmul(self, other, nb::none()));
+            if (!is_array(other)) return not_implemented("matmul", other);
+            return nb::cast(matmul({self}, {other}, {nb::none()}));
         },
-        nb::is_method(), nb::is_operator(), nb::scope(array_class), nb::name("__matmul__"), nb::arg("other").none());
-    m.def("set_matmul_precision", [](const std::string& precision) {
-              if (precision != "float32" && precision != "tf32") {
-                  throw error(ErrorKind::value, {.call = "set_matmul_precision",
-                                                 .argument = "precision",
-                                                 .expected = "'float32' or 'tf32'",
-                                                 .got = str("'", precision, "'")});
-              }
-              ops::set_matmul_precision(precision == "tf32" ? ops::MatmulPrecision::tf32 : ops::MatmulPrecision::exact);
-          },
-          nb::arg("precision"), "How float32 matrices multiply: 'float32' (default), or 'tf32': inputs rounded to 10 bits.");
-    m.def("matmul_precision",
-          [] { return ops::matmul_precision() == ops::MatmulPrecision::tf32 ? "tf32" : "float32"; },
-          "The present setting; PYGPUKIT_ALLOW_TF32=1 makes 'tf32' the first one.");
+        nb::is_method(), nb::is_operator(), nb::scope(array_class), nb::name("__matmul__"),
+        nb::arg("other").none(), nb::sig("def __matmul__(self, other: Array, /) -> Array"));
+    m.def(
+        "set_matmul_precision",
+        [](const std::string& precision) {
+            if (precision != "float32" && precision != "tf32") {
+                throw error(ErrorKind::value, {.call = "set_matmul_precision",
+                                               .argument = "precision",
+                                               .expected = "'float32' or 'tf32'",
+                                               .got = str("'", precision, "'")});
+            }
+            ops::set_matmul_precision(precision == "tf32" ? ops::MatmulPrecision::tf32
+                                                          : ops::MatmulPrecision::exact);
+        },
+        nb::arg("precision"),
+        "How float32 matrices multiply: 'float32' (default), or 'tf32': inputs rounded to 10 bits.");
+    m.def(
+        "matmul_precision",
+        [] { return ops::matmul_precision() == ops::MatmulPrecision::tf32 ? "tf32" : "float32"; },
+        "The present setting; PYGPUKIT_ALLOW_TF32=1 makes 'tf32' the first one.");
 }
 
 }  // namespace gpk::python

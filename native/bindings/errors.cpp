@@ -18,10 +18,13 @@ struct Mapping {
 };
 
 const std::array kMappings{
-    Mapping{ErrorKind::value, "InvalidValueError", &PyExc_ValueError, "A shape, size or number that does not fit."},
-    Mapping{ErrorKind::type, "InvalidTypeError", &PyExc_TypeError, "A dtype or kind of object that does not fit."},
+    Mapping{ErrorKind::value, "InvalidValueError", &PyExc_ValueError,
+            "A shape, size or number that does not fit."},
+    Mapping{ErrorKind::type, "InvalidTypeError", &PyExc_TypeError,
+            "A dtype or kind of object that does not fit."},
     Mapping{ErrorKind::index, "OutOfBoundsError", &PyExc_IndexError, "An index or axis out of range."},
-    Mapping{ErrorKind::memory, "OutOfMemoryError", &PyExc_MemoryError, "Device or pinned memory is exhausted."},
+    Mapping{ErrorKind::memory, "OutOfMemoryError", &PyExc_MemoryError,
+            "Device or pinned memory is exhausted."},
     Mapping{ErrorKind::driver, "DriverError", &PyExc_RuntimeError,
             "A driver call failed. Attributes: call, code, code_name."},
     Mapping{ErrorKind::unsupported, "UnsupportedError", &PyExc_RuntimeError,
@@ -53,8 +56,8 @@ void set_python_error(const Error& failure) {
 }  // namespace
 
 void bind_errors(nb::module_& m) {
-    const nb::object base = nb::steal(
-        PyErr_NewExceptionWithDoc("pygpukit.Error", "Base of every error that PyGPUkit raises.", nullptr, nullptr));
+    const nb::object base = nb::steal(PyErr_NewExceptionWithDoc(
+        "pygpukit.Error", "Base of every error that PyGPUkit raises.", nullptr, nullptr));
     m.attr("Error") = base;
     for (std::size_t i = 0; i < kMappings.size(); ++i) {
         const Mapping& each = kMappings[i];
@@ -81,7 +84,9 @@ void bind_errors(nb::module_& m) {
                 kept(static_cast<int>(level), message);
             });
         },
-        nb::arg("sink"), "Sends the library's messages to sink(level, text); level 0 debug, 1 info, 2 warning.");
+        nb::arg("sink"),
+        nb::sig("def set_log_sink(sink: collections.abc.Callable[[int, str], None]) -> None"),
+        "Sends the library's messages to sink(level, text); level 0 debug, 1 info, 2 warning.");
 }
 
 }  // namespace gpk::python

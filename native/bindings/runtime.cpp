@@ -26,11 +26,6 @@ struct PyGraph {
     std::shared_ptr<Stream> previous = nullptr;
 };
 
-std::shared_ptr<Stream> read_stream(nb::handle value) {
-    if (value.is_none()) return current_stream(current_device());
-    return nb::cast<PyStream&>(value).stream;
-}
-
 nb::dict device_properties(Device& device) {
     const DeviceInfo& info = device.info();
     nb::dict out;
@@ -50,203 +45,270 @@ nb::dict device_properties(Device& device) {
 
 void bind_device(nb::module_& m) {
     nb::class_<Device>(m, "Device", "A GPU, or the simulated one. Made by the library: gp.device(name).")
-        .def_prop_ro("name", [](Device& d) { return d.name(); }, "'cuda:0', or 'cpu' for the simulated device.")
-        .def_prop_ro("is_cuda", &Device::is_cuda, "Whether it is a GPU.")
-        .def_prop_ro("properties", &device_properties, "A dict of what the driver says of the device.")
         .def_prop_ro(
-            "memory", [](Device& d) {
+            "name", [](Device& d) { return d.name(); }, "'cuda:0', or 'cpu' for the simulated device.")
+        .def_prop_ro("is_cuda", &Device::is_cuda, "Whether it is a GPU.")
+        .def_prop_ro("properties", &device_properties,
+                     nb::sig("def properties(self, /) -> dict[str, typing.Any]"),
+                     "A dict of what the driver says of the device.")
+        .def_prop_ro(
+            "memory",
+            [](Device& d) {
                 const MemoryInfo memory = d.driver().memory_info();
                 return nb::make_tuple(memory.free_bytes, memory.total_bytes);
             },
+            nb::sig("def memory(self, /) -> tuple[int, int]"),
             "(free, total) device memory in bytes, as the driver counts it.")
         .def("synchronize", &Device::synchronize, nb::call_guard<nb::gil_scoped_release>(),
              "Waits for all work on the device.")
         .def("__str__", [](Device& d) { return d.name(); })
         .def("__repr__", [](Device& d) { return str("Device('", d.name(), "': ", d.info().name, ")"); })
-        .def("__eq__",
-             [](Device& d, nb::handle other) {
-                 if (nb::isinstance<nb::str>(other)) return nb::cast<std::string>(other) == d.name();
-                 return nb::isinstance<Device>(other) && &nb::cast<Device&>(other) == &d;
-             },
-             nb::arg("other").none())
+        .def(
+            "__eq__",
+            [](Device& d, nb::handle other) {
+                if (nb::isinstance<nb::str>(other)) return nb::cast<std::string>(other) == d.name();
+                return nb::isinstance<Device>(other) && &nb::cast<Device&>(other) == &d;
+            },
+            nb::arg("other").none())
         .def("__hash__", [](Device& d) { return nb::hash(nb::str(d.name().c_str())); });
-    m.def("device", [](nb::handle name) -> Device& { return read_device(name); }, nb::arg("name").none() = nb::none(),
-          nb::rv_policy::reference,
-          "The device of that name: 'cpu', 'cuda' or 'cuda:1'. None is the calling thread's current device.\n\n"
-          "Raises InvalidValueError for an unknown name and UnsupportedError, with the reason, where there is no GPU.");
-    m.def("set_device", [](nb::handle name) { set_device(read_device(name)); }, nb::arg("device"),
-          "Makes a device the calling thread's current one.");
+    m.def(
+        "device", [](DeviceArg name) -> Device& { return read_device(name); },
+        nb::arg("name").none() = nb::none(), nb::rv_policy::reference,
+        "The device of that name: 'cpu', 'cuda' or 'cuda:1'. None is the calling thread's current device.\n\n"
+        "Raises InvalidValueError for an unknown name and UnsupportedError, with the reason, where there is "
+        "no GPU.");
+    m.def(
+        "set_device", [](nb::handle name) { set_device(read_device(name)); }, nb::arg("device"),
+        "Makes a device the calling thread's current one.");
     m.def("is_cuda_available", [] { return cuda_device_count() > 0; }, "Whether a usable GPU is here.");
     m.def("cuda_device_count", &cuda_device_count, "The number of usable GPUs.");
     m.def("why_no_cuda", &why_no_cuda, "Why no GPU can be used here; an empty string when one can.");
-    m.def("synchronize", [](nb::handle device) {
-              Device& d = read_device(device);
-              const nb::gil_scoped_release unlocked;
-              d.synchronize();
-          },
-          nb::arg("device").none() = nb::none(), "Waits for all work on a device.");
+    m.def(
+        "synchronize",
+        [](DeviceArg device) {
+            Device& d = read_device(device);
+            const nb::gil_scoped_release unlocked;
+            d.synchronize();
+        },
+        nb::arg("device").none() = nb::none(), "Waits for all work on a device.");
 }
 
 void bind_stream(nb::module_& m) {
-    nb::class_<PyStream>(m, "Stream",
-                         "An order of work on a device. `with stream:` makes it current for the calling thread.\n\n"
-                         "Arrays order themselves: work that uses an array on one stream waits for the work on\n"
-                         "others that it depends on.")
-        .def("__init__", [](PyStream* self, int priority, nb::handle device) {
-                 new (self) PyStream{Stream::create(read_device(device), priority)};
-             },
-             nb::kw_only(), nb::arg("priority") = 0, nb::arg("device").none() = nb::none(),
-             "priority: 0 is normal, smaller is more urgent; the device's range is in its properties.")
-        .def("synchronize", [](PyStream& s) { s.stream->synchronize(); }, nb::call_guard<nb::gil_scoped_release>(),
-             "Waits for the stream's work.")
-        .def_prop_ro("is_done", [](PyStream& s) { return s.stream->query(); }, "Whether all its work is done.")
-        .def_prop_ro("priority", [](PyStream& s) { return s.stream->priority(); }, "As given at creation.")
-        .def_prop_ro("device", [](PyStream& s) -> Device& { return s.stream->device(); }, nb::rv_policy::reference,
-                     "The stream's device.")
-        .def_prop_ro("handle", [](PyStream& s) { return reinterpret_cast<std::uintptr_t>(s.stream->handle()); },
-                     "The driver's stream (a CUstream) as an integer, for other libraries.")
-        .def("wait", [](PyStream& s, PyStream& other) { s.stream->wait(*other.stream); }, nb::arg("other"),
-             "Later work here waits for what `other` holds now. The host does not wait.")
-        .def("wait", [](PyStream& s, Event& event) { s.stream->wait(event); }, nb::arg("event"),
-             "Later work here waits for the event. The host does not wait.")
-        .def("__enter__", [](nb::handle self) {
-                 PyStream& s = nb::cast<PyStream&>(self);
-                 s.previous.push_back(set_current_stream(s.stream));
-                 return nb::borrow(self);
-             })
-        .def("__exit__", [](PyStream& s, nb::args) {
-                 set_current_stream(s.previous.back());
-                 s.previous.pop_back();
-             })
-        .def("__eq__", [](PyStream& s, nb::handle other) {
-                 return nb::isinstance<PyStream>(other) && nb::cast<PyStream&>(other).stream == s.stream;
-             },
-             nb::arg("other").none())
+    nb::class_<PyStream>(
+        m, "Stream",
+        "An order of work on a device. `with stream:` makes it current for the calling thread.\n\n"
+        "Arrays order themselves: work that uses an array on one stream waits for the work on\n"
+        "others that it depends on.")
+        .def(
+            "__init__",
+            [](PyStream* self, int priority, DeviceArg device) {
+                new (self) PyStream{Stream::create(read_device(device), priority)};
+            },
+            nb::kw_only(), nb::arg("priority") = 0, nb::arg("device").none() = nb::none(),
+            "priority: 0 is normal, smaller is more urgent; the device's range is in its properties.")
+        .def(
+            "synchronize", [](PyStream& s) { s.stream->synchronize(); },
+            nb::call_guard<nb::gil_scoped_release>(), "Waits for the stream's work.")
+        .def_prop_ro(
+            "is_done", [](PyStream& s) { return s.stream->query(); }, "Whether all its work is done.")
+        .def_prop_ro(
+            "priority", [](PyStream& s) { return s.stream->priority(); }, "As given at creation.")
+        .def_prop_ro(
+            "device", [](PyStream& s) -> Device& { return s.stream->device(); }, nb::rv_policy::reference,
+            "The stream's device.")
+        .def_prop_ro(
+            "handle", [](PyStream& s) { return reinterpret_cast<std::uintptr_t>(s.stream->handle()); },
+            "The driver's stream (a CUstream) as an integer, for other libraries.")
+        .def(
+            "wait", [](PyStream& s, PyStream& other) { s.stream->wait(*other.stream); }, nb::arg("other"),
+            "Later work here waits for what `other` holds now. The host does not wait.")
+        .def(
+            "wait", [](PyStream& s, Event& event) { s.stream->wait(event); }, nb::arg("event"),
+            "Later work here waits for the event. The host does not wait.")
+        .def(
+            "__enter__",
+            [](nb::handle self) {
+                PyStream& s = nb::cast<PyStream&>(self);
+                s.previous.push_back(set_current_stream(s.stream));
+                return nb::borrow(self);
+            },
+            nb::sig("def __enter__(self) -> Stream"))
+        .def(
+            "__exit__",
+            [](PyStream& s, nb::args) {
+                set_current_stream(s.previous.back());
+                s.previous.pop_back();
+            },
+            nb::sig("def __exit__(self, *args: object) -> None"))
+        .def(
+            "__eq__",
+            [](PyStream& s, nb::handle other) {
+                return nb::isinstance<PyStream>(other) && nb::cast<PyStream&>(other).stream == s.stream;
+            },
+            nb::arg("other").none())
         .def("__hash__", [](PyStream& s) { return s.stream->id(); });
-    m.def("current_stream", [](nb::handle device) { return PyStream{current_stream(read_device(device))}; },
-          nb::arg("device").none() = nb::none(), "The calling thread's stream on a device.");
+    m.def(
+        "current_stream", [](DeviceArg device) { return PyStream{current_stream(read_device(device))}; },
+        nb::arg("device").none() = nb::none(), "The calling thread's stream on a device.");
 
     nb::class_<Event>(m, "Event", "A point in a stream's work.")
-        .def("__init__", [](Event* self, bool timing, nb::handle device) { new (self) Event(read_device(device), timing); },
-             nb::kw_only(), nb::arg("timing") = false, nb::arg("device").none() = nb::none(),
-             "timing: whether elapsed_ms may be asked of it.")
-        .def("record", [](Event& e, nb::handle stream) {
-                 e.record(stream.is_none() ? *current_stream(e.device()) : *read_stream(stream));
-             },
-             nb::arg("stream").none() = nb::none(), "Marks the point that `stream` (default: the current one) has reached.")
+        .def(
+            "__init__",
+            [](Event* self, bool timing, DeviceArg device) { new (self) Event(read_device(device), timing); },
+            nb::kw_only(), nb::arg("timing") = false, nb::arg("device").none() = nb::none(),
+            "timing: whether elapsed_ms may be asked of it.")
+        .def(
+            "record", [](Event& e, StreamArg stream) { e.record(*read_stream(stream, e.device())); },
+            nb::arg("stream").none() = nb::none(),
+            "Marks the point that `stream` (default: the current one) has reached.")
         .def_prop_ro("is_done", &Event::query, "Whether it was reached, or never recorded.")
-        .def("synchronize", &Event::synchronize, nb::call_guard<nb::gil_scoped_release>(), "Waits until it is reached.")
+        .def("synchronize", &Event::synchronize, nb::call_guard<nb::gil_scoped_release>(),
+             "Waits until it is reached.")
         .def("elapsed_ms", &Event::elapsed_ms, nb::arg("start"),
-             "Milliseconds of device time from `start` to this event; both made with timing=True and reached.");
+             "Milliseconds of device time from `start` to this event; both made with timing=True and "
+             "reached.");
 }
 
 void bind_graph(nb::module_& m) {
-    nb::class_<PyGraph>(m, "Graph",
-                        "Work captured once and launched many times as one piece:\n\n"
-                        "    graph = gp.Graph()\n    with graph:\n        y = gp.tanh(x) * 2   # recorded, not run\n"
-                        "    graph.launch()           # now y holds the result\n\n"
-                        "Arrays made inside live in the graph's own memory; each launch writes them anew.")
-        .def("__init__", [](PyGraph* self, nb::handle device) {
-                 new (self) PyGraph{Stream::create(read_device(device))};
-             },
-             nb::kw_only(), nb::arg("device").none() = nb::none())
-        .def("__enter__", [](nb::handle self) {
-                 PyGraph& g = nb::cast<PyGraph&>(self);
-                 if (g.graph) {
-                     throw error(ErrorKind::value, {.call = "Graph",
-                                                    .expected = "a graph that was not captured yet",
-                                                    .got = "one that was",
-                                                    .fix = "make a new Graph"});
-                 }
-                 // What the captured work reads may still be under way on the current stream.
-                 const auto& outer = current_stream(g.stream->device());
-                 if (outer->capture() == nullptr) g.stream->wait(*outer);
-                 g.graph = Graph::begin(g.stream);
-                 g.previous = set_current_stream(g.stream);
-                 return nb::borrow(self);
-             })
-        .def("__exit__", [](PyGraph& g, nb::handle type, nb::handle, nb::handle) {
-                 set_current_stream(std::move(g.previous));
-                 if (type.is_none()) {
-                     g.graph->end();
-                 } else {
-                     g.graph->abandon();
-                     g.graph.reset();
-                 }
-             },
-             nb::arg("type").none(), nb::arg("value").none(), nb::arg("traceback").none())
-        .def("launch", [](PyGraph& g) {
-                 if (!g.graph) {
-                     throw error(ErrorKind::value, {.call = "Graph.launch",
-                                                    .expected = "a captured graph",
-                                                    .got = "an empty one",
-                                                    .fix = "capture work with `with graph:` first"});
-                 }
-                 run_on(g.graph->device(), [&] { g.graph->launch(current_stream(g.graph->device())); });
-             },
-             "Queues the captured work on the current stream.")
-        .def_prop_ro("node_count", [](PyGraph& g) { return g.graph ? g.graph->node_count() : 0; },
-                     "The pieces of work in the graph.");
+    nb::class_<PyGraph>(
+        m, "Graph",
+        "Work captured once and launched many times as one piece:\n\n"
+        "    graph = gp.Graph()\n    with graph:\n        y = gp.tanh(x) * 2   # recorded, not run\n"
+        "    graph.launch()           # now y holds the result\n\n"
+        "Arrays made inside live in the graph's own memory; each launch writes them anew.")
+        .def(
+            "__init__",
+            [](PyGraph* self, DeviceArg device) { new (self) PyGraph{Stream::create(read_device(device))}; },
+            nb::kw_only(), nb::arg("device").none() = nb::none())
+        .def(
+            "__enter__",
+            [](nb::handle self) {
+                PyGraph& g = nb::cast<PyGraph&>(self);
+                if (g.graph) {
+                    throw error(ErrorKind::value, {.call = "Graph",
+                                                   .expected = "a graph that was not captured yet",
+                                                   .got = "one that was",
+                                                   .fix = "make a new Graph"});
+                }
+                // What the captured work reads may still be under way on the current stream.
+                const auto& outer = current_stream(g.stream->device());
+                if (outer->capture() == nullptr) g.stream->wait(*outer);
+                g.graph = Graph::begin(g.stream);
+                g.previous = set_current_stream(g.stream);
+                return nb::borrow(self);
+            },
+            nb::sig("def __enter__(self) -> Graph"))
+        .def(
+            "__exit__",
+            [](PyGraph& g, nb::handle type, nb::handle, nb::handle) {
+                set_current_stream(std::move(g.previous));
+                if (type.is_none()) {
+                    g.graph->end();
+                } else {
+                    g.graph->abandon();
+                    g.graph.reset();
+                }
+            },
+            nb::arg("type").none(), nb::arg("value").none(), nb::arg("traceback").none())
+        .def(
+            "launch",
+            [](PyGraph& g) {
+                if (!g.graph) {
+                    throw error(ErrorKind::value, {.call = "Graph.launch",
+                                                   .expected = "a captured graph",
+                                                   .got = "an empty one",
+                                                   .fix = "capture work with `with graph:` first"});
+                }
+                run_on(g.graph->device(), [&] { g.graph->launch(current_stream(g.graph->device())); });
+            },
+            "Queues the captured work on the current stream.")
+        .def_prop_ro(
+            "node_count", [](PyGraph& g) { return g.graph ? g.graph->node_count() : 0; },
+            "The pieces of work in the graph.");
 }
 
 void bind_trace(nb::module_& m) {
-    static constexpr const char* kKinds[] = {"kernel", "copy_to_device", "copy_to_host", "copy_on_device", "fill", "graph"};
+    static constexpr const char* kKinds[] = {"kernel",         "copy_to_device", "copy_to_host",
+                                             "copy_on_device", "fill",           "graph"};
     nb::class_<Trace>(m, "Trace",
                       "Records every piece of work that reaches a device, from its creation until stop().\n\n"
                       "    with gp.Trace() as trace:\n        c = a + b\n    trace.entries[0]['name']")
-        .def("__init__", [](Trace* self, nb::handle device) { new (self) Trace(read_device(device)); }, nb::kw_only(),
-             nb::arg("device").none() = nb::none())
+        .def(
+            "__init__", [](Trace* self, DeviceArg device) { new (self) Trace(read_device(device)); },
+            nb::kw_only(), nb::arg("device").none() = nb::none())
         .def("stop", &Trace::stop, "Ends the recording; the entries stay.")
-        .def("__enter__", [](nb::handle self) { return nb::borrow(self); })
-        .def("__exit__", [](Trace& t, nb::args) { t.stop(); })
-        .def_prop_ro("entries", [](Trace& t) {
-                 nb::list out;
-                 for (const TraceEntry& entry : t.entries()) {
-                     nb::dict each;
-                     each["kind"] = kKinds[static_cast<int>(entry.kind)];
-                     each["name"] = entry.name;
-                     each["stream"] = entry.stream_id;
-                     each["grid"] = nb::make_tuple(entry.config.grid.x, entry.config.grid.y, entry.config.grid.z);
-                     each["block"] = nb::make_tuple(entry.config.block.x, entry.config.block.y, entry.config.block.z);
-                     each["flops"] = entry.cost.flops;
-                     each["bytes"] = entry.cost.bytes;
-                     each["start_ns"] = entry.start_ns;
-                     each["end_ns"] = entry.end_ns;
-                     out.append(each);
-                 }
-                 return out;
-             },
-             "One dict a piece of work, in the order of the calls; times are the host's, around the call.");
+        .def(
+            "__enter__", [](nb::handle self) { return nb::borrow(self); },
+            nb::sig("def __enter__(self) -> Trace"))
+        .def(
+            "__exit__", [](Trace& t, nb::args) { t.stop(); },
+            nb::sig("def __exit__(self, *args: object) -> None"))
+        .def_prop_ro(
+            "entries",
+            [](Trace& t) {
+                nb::list out;
+                for (const TraceEntry& entry : t.entries()) {
+                    nb::dict each;
+                    each["kind"] = kKinds[static_cast<int>(entry.kind)];
+                    each["name"] = entry.name;
+                    each["stream"] = entry.stream_id;
+                    each["grid"] =
+                        nb::make_tuple(entry.config.grid.x, entry.config.grid.y, entry.config.grid.z);
+                    each["block"] =
+                        nb::make_tuple(entry.config.block.x, entry.config.block.y, entry.config.block.z);
+                    each["flops"] = entry.cost.flops;
+                    each["bytes"] = entry.cost.bytes;
+                    each["start_ns"] = entry.start_ns;
+                    each["end_ns"] = entry.end_ns;
+                    out.append(each);
+                }
+                return out;
+            },
+            nb::sig("def entries(self, /) -> list[dict[str, typing.Any]]"),
+            "One dict a piece of work, in the order of the calls; times are the host's, around the call.");
 }
 
 void bind_memory(nb::module_& m) {
-    m.def("memory_stats", [](nb::handle device) {
-              const PoolStats stats = MemoryPool::of(read_device(device)).stats();
-              nb::dict out;
-              out["live_bytes"] = stats.live_bytes;
-              out["reserved_bytes"] = stats.reserved_bytes;
-              out["cached_bytes"] = stats.cached_bytes;
-              out["peak_live_bytes"] = stats.peak_live_bytes;
-              out["live_blocks"] = stats.live_blocks;
-              out["allocations"] = stats.allocations;
-              out["driver_allocations"] = stats.driver_allocations;
-              return out;
-          },
-          nb::arg("device").none() = nb::none(), "What the device's memory pool holds, as a dict.");
-    m.def("trim_memory", [](nb::handle device) {
-              MemoryPool& pool = MemoryPool::of(read_device(device));
-              const nb::gil_scoped_release unlocked;
-              return pool.trim();
-          },
-          nb::arg("device").none() = nb::none(), "Gives the pool's free memory back to the driver; returns its bytes.");
-    m.def("set_memory_limit", [](std::size_t bytes, nb::handle device) {
-              MemoryPool::of(read_device(device)).set_limit(bytes);
-          },
-          nb::arg("bytes"), nb::arg("device").none() = nb::none(),
-          "The most that the device's pool may take from the driver; 0 for no limit.");
+    m.def(
+        "memory_stats",
+        [](DeviceArg device) {
+            const PoolStats stats = MemoryPool::of(read_device(device)).stats();
+            nb::dict out;
+            out["live_bytes"] = stats.live_bytes;
+            out["reserved_bytes"] = stats.reserved_bytes;
+            out["cached_bytes"] = stats.cached_bytes;
+            out["peak_live_bytes"] = stats.peak_live_bytes;
+            out["live_blocks"] = stats.live_blocks;
+            out["allocations"] = stats.allocations;
+            out["driver_allocations"] = stats.driver_allocations;
+            return out;
+        },
+        nb::arg("device").none() = nb::none(),
+        nb::sig("def memory_stats(device: Device | str | None = None) -> dict[str, int]"),
+        "What the device's memory pool holds, as a dict.");
+    m.def(
+        "trim_memory",
+        [](DeviceArg device) {
+            MemoryPool& pool = MemoryPool::of(read_device(device));
+            const nb::gil_scoped_release unlocked;
+            return pool.trim();
+        },
+        nb::arg("device").none() = nb::none(),
+        "Gives the pool's free memory back to the driver; returns its bytes.");
+    m.def(
+        "set_memory_limit",
+        [](std::size_t bytes, DeviceArg device) { MemoryPool::of(read_device(device)).set_limit(bytes); },
+        nb::arg("bytes"), nb::arg("device").none() = nb::none(),
+        "The most that the device's pool may take from the driver; 0 for no limit.");
 }
 
 }  // namespace
+
+std::shared_ptr<Stream> read_stream(nb::handle value, Device& device) {
+    if (value.is_none()) return current_stream(device);
+    if (nb::isinstance<PyStream>(value)) return nb::cast<PyStream&>(value).stream;
+    throw error(ErrorKind::type, {.call = "stream", .expected = "a pygpukit Stream", .got = kind_of(value)});
+}
 
 void bind_runtime(nb::module_& m) {
     bind_device(m);

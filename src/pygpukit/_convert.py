@@ -23,8 +23,11 @@ def from_numpy(array: np.ndarray[Any, Any], device: _native.Device | str | None 
 
     if not isinstance(array, np.ndarray | np.generic):
         raise InvalidTypeError(
-            f"from_numpy: argument 'array': expected a NumPy array, got {type(array).__name__}; use gp.asarray"
+            f"from_numpy: argument 'array': expected a NumPy array, "
+            f"got {type(array).__name__}; use gp.asarray"
         )
+    if array.dtype.hasobject:
+        raise InvalidTypeError("from_numpy: argument 'array': expected numbers, got Python objects")
     host = np.asarray(array, order="C")
     if not host.dtype.isnative:
         host = host.astype(host.dtype.newbyteorder("="))
@@ -49,18 +52,23 @@ def asarray(
     if isinstance(obj, Array):
         moved = obj if device is None else obj.to_device(device)
         result = moved if dtype is None else moved.astype(dtype, copy=False)
-        if copy is False and result is not obj and result.data_ptr != obj.data_ptr:
+        shared = result.device == obj.device and result.dtype == obj.dtype
+        if copy is False and not shared:
             raise _native.InvalidValueError("asarray: a copy is needed, but copy=False forbids it")
-        return result.copy() if copy and result.data_ptr == obj.data_ptr else result
+        return result.copy() if copy and shared else result
     if copy is False:
         raise _native.InvalidValueError(
             "asarray: a host object must be copied to the device, but copy=False forbids it"
         )
     from_python = not isinstance(obj, np.ndarray | np.generic)
-    host = np.asarray(obj)
+    try:
+        host = np.asarray(obj)
+    except ValueError as reason:
+        raise _native.InvalidValueError(f"asarray: argument 'obj': {reason}") from None
     if host.dtype == object:
         raise InvalidTypeError(
-            f"asarray: argument 'obj': expected numbers in sequences of equal length, got {type(obj).__name__}"
+            f"asarray: argument 'obj': expected numbers in sequences of equal length, "
+            f"got {type(obj).__name__}"
         )
     if from_python and host.dtype == np.float64 and dtype is None:
         host = host.astype(np.float32)

@@ -21,7 +21,8 @@ def _numpy_dtype(name: str) -> np.dtype[Any]:
         raise InvalidTypeError(
             f"to_numpy: NumPy has no {name}; install ml_dtypes, or convert with astype('float32') first"
         ) from None
-    return np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    return dtype
 
 
 def to_numpy(array: Array) -> np.ndarray[Any, Any]:
@@ -34,5 +35,7 @@ def format_array(array: Array) -> str:
     shown = array.astype("float32") if array.dtype.name in _ML_DTYPES else array
     prefix = "Array("
     body = np.array2string(to_numpy(shown), separator=", ", prefix=prefix)
+    if array.size == 0 and array.ndim != 1:
+        body += f", shape={array.shape}"
     where = "" if array.device == "cuda:0" else f", device='{array.device}'"
     return f"{prefix}{body}, dtype={array.dtype}{where})"
