@@ -441,6 +441,23 @@ Signature parse_signature(std::string_view source, std::string_view function) {
     return signature;
 }
 
+std::string only_kernel(std::string_view source) {
+    const std::vector<Token> tokens = tokenize(source);
+    std::vector<std::string> names;
+    for (const Declaration& kernel : find_kernels(tokens)) {
+        if (std::find(names.begin(), names.end(), kernel.qualified) == names.end())
+            names.push_back(kernel.qualified);
+    }
+    if (names.size() == 1) return names.front();
+    std::string all;
+    for (const std::string& name : names) all += (all.empty() ? "'" : ", '") + name + "'";
+    throw error(ErrorKind::compile, {.call = "jit",
+                                     .argument = "source",
+                                     .expected = "one __global__ function",
+                                     .got = names.empty() ? "none" : all,
+                                     .fix = names.empty() ? "" : "name one with func="});
+}
+
 namespace {
 
 Error refuse_argument(ErrorKind kind, const Signature& signature, const Parameter& parameter,

@@ -38,6 +38,9 @@ struct Signature {
 // a template, an overloaded one, parameters by reference or of class type.
 Signature parse_signature(std::string_view source, std::string_view function);
 
+// The name of the one kernel that `source` has. Throws Error (compile) where it has none or several.
+std::string only_kernel(std::string_view source);
+
 // Writes a number as the parameter wants it. Throws Error (type) for a pointer parameter or a float for
 // an integer one, and Error (value) for an integer that does not fit.
 void pack_scalar(const Signature& signature, const Parameter& parameter, const Scalar& value, void* params);
