@@ -8,5 +8,8 @@ NB_MODULE(_native, m) {
     bind_array(m);
     bind_elementwise(m);
     bind_functions(m);
+    bind_jit(m);
+    bind_io(m);
+    bind_llm(m);
     bind_benchmark(m);
 }

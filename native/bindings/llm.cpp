@@ -1,0 +1,175 @@
+// Llama models: configured and streamed from Python (pygpukit/llm), computed here.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <mutex>
+
+#include "bindings/io.hpp"
+#include "llm/generator.hpp"
+
+namespace gpk::python {
+
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+// A model with its one context. Each text begins anew; a new one ends the one under way.
+struct Session {
+    Session(std::shared_ptr<const llm::LlamaWeights> weights, std::int64_t max_length)
+        : model(std::move(weights), {.max_length = max_length}) {}
+
+    std::mutex mutex;  // over the model: a text may be read by another thread than the next one
+    llm::Llama model;
+    std::uint64_t text = 0;  // counts them
+};
+
+struct PyLlama {
+    std::shared_ptr<Session> session;
+};
+
+// The tokens of one text, as an iterator.
+class PyGeneration {
+   public:
+    PyGeneration(std::shared_ptr<Session> session, const Tokens& prompt,
+                 const llm::GenerationOptions& options)
+        : session_(std::move(session)) {
+        const std::lock_guard lock(session_->mutex);
+        text_ = ++session_->text;
+        session_->model.truncate(0);
+        generator_ = std::make_unique<llm::Generator>(session_->model, prompt, options);
+    }
+
+    std::optional<std::int32_t> next() {
+        const std::lock_guard lock(session_->mutex);
+        if (session_->text != text_) {
+            throw error(ErrorKind::value,
+                        {.call = "generate",
+                         .expected = "one text at a time from a model",
+                         .got = "a text that another one has replaced",
+                         .fix = "read a text to its end before the next, or load the model twice"});
+        }
+        return generator_->next();
+    }
+
+    const llm::Generator& generator() const { return *generator_; }
+
+   private:
+    std::shared_ptr<Session> session_;
+    std::uint64_t text_ = 0;
+    std::unique_ptr<llm::Generator> generator_;
+};
+
+constexpr const char* kFinishReasons[] = {"none", "stop", "length", "context"};
+
+nb::dict config_dict(const llm::LlamaConfig& config) {
+    nb::dict out;
+    out["vocab_size"] = config.vocab_size;
+    out["num_tokens"] = config.num_tokens;
+    out["hidden_size"] = config.hidden_size;
+    out["intermediate_size"] = config.intermediate_size;
+    out["num_layers"] = config.num_layers;
+    out["num_heads"] = config.num_heads;
+    out["num_kv_heads"] = config.num_kv_heads;
+    out["head_dim"] = config.head_dim;
+    out["max_positions"] = config.max_positions;
+    out["rms_norm_eps"] = config.rms_norm_eps;
+    out["rope_theta"] = config.rope.theta;
+    out["tie_word_embeddings"] = config.tie_word_embeddings;
+    return out;
+}
+
+// `config_json`: the text of config.json; nothing for a GGUF file, which describes itself.
+PyLlama load(const PyTensorFile& source, const std::optional<std::string>& config_json, DTypeArg dtype,
+             DeviceArg device, std::int64_t max_length) {
+    const DType wanted = read_dtype(dtype);
+    Device& target = read_device(device);
+    const nb::gil_scoped_release unlocked;
+    const auto* gguf = dynamic_cast<const io::Gguf*>(source.file.get());
+    const std::string what = source.file->path();
+    const llm::LlamaConfig config =
+        gguf != nullptr ? llm::LlamaConfig::from_gguf(*gguf)
+                        : llm::LlamaConfig::from_json(io::Json::parse(config_json.value(), what), what);
+    return {
+        std::make_shared<Session>(llm::LlamaWeights::load(target, config, *source.file, wanted), max_length)};
+}
+
+Array score(PyLlama& self, const Tokens& tokens) {
+    const nb::gil_scoped_release unlocked;
+    Session& session = *self.session;
+    const std::lock_guard lock(session.mutex);
+    ++session.text;
+    session.model.truncate(0);
+    return session.model.score(tokens);
+}
+
+}  // namespace
+
+void bind_llm(nb::module_& m) {
+    nb::class_<PyGeneration>(m, "_Generation", "The tokens of a text, one a step.")
+        .def(
+            "__iter__", [](nb::handle self) { return nb::borrow(self); },
+            nb::sig("def __iter__(self) -> _Generation"))
+        .def("__next__",
+             [](PyGeneration& self) {
+                 const std::optional<std::int32_t> token = [&] {
+                     const nb::gil_scoped_release unlocked;
+                     return self.next();
+                 }();
+                 if (!token) throw nb::stop_iteration();
+                 return *token;
+             })
+        .def_prop_ro("finish_reason",
+                     [](PyGeneration& self) {
+                         return kFinishReasons[static_cast<int>(self.generator().finish_reason())];
+                     })
+        .def_prop_ro(
+            "stats",
+            [](PyGeneration& self) {
+                const llm::GenerationStats& stats = self.generator().stats();
+                nb::dict out;
+                out["prompt_tokens"] = static_cast<double>(stats.prompt_tokens);
+                out["generated_tokens"] = static_cast<double>(stats.generated_tokens);
+                out["prefill_seconds"] = stats.prefill_seconds;
+                out["decode_seconds"] = stats.decode_seconds;
+                out["tokens_per_second"] = stats.tokens_per_second();
+                return out;
+            },
+            nb::sig("def stats(self, /) -> dict[str, float]"));
+    nb::class_<PyLlama>(m, "_Llama", "A Llama model on a device; see pygpukit.llm.")
+        .def_static("load", &load, nb::arg("file"), nb::arg("config_json").none(), nb::arg("dtype"),
+                    nb::arg("device").none(), nb::arg("max_length"),
+                    nb::sig("def load(file: _TensorFile, config_json: str | None, dtype: DType | str | type, "
+                            "device: Device | str | None, max_length: int) -> _Llama"))
+        .def_prop_ro(
+            "config", [](PyLlama& self) { return config_dict(self.session->model.config()); },
+            nb::sig("def config(self, /) -> dict[str, int | float | bool]"))
+        .def_prop_ro(
+            "dtype", [](PyLlama& self) { return to_python(self.session->model.weights().dtype); },
+            nb::sig("def dtype(self, /) -> DType"))
+        .def_prop_ro(
+            "device", [](PyLlama& self) -> Device& { return self.session->model.device(); },
+            nb::rv_policy::reference)
+        .def_prop_ro("max_length", [](PyLlama& self) { return self.session->model.max_length(); })
+        .def_prop_ro("num_parameters", [](PyLlama& self) { return self.session->model.weights().parameters; })
+        .def("score", &score, nb::arg("tokens"),
+             nb::sig("def score(self, tokens: collections.abc.Sequence[int]) -> Array"))
+        .def(
+            "generate",
+            [](PyLlama& self, const Tokens& prompt, std::int64_t max_tokens, const Tokens& stop_tokens,
+               double temperature, std::int64_t top_k, double top_p, std::uint64_t seed) {
+                const nb::gil_scoped_release unlocked;
+                const llm::GenerationOptions options{
+                    .max_tokens = max_tokens,
+                    .stop_tokens = stop_tokens,
+                    .sampling = {.temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed}};
+                return PyGeneration(self.session, prompt, options);
+            },
+            nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("stop_tokens"), nb::arg("temperature"),
+            nb::arg("top_k"), nb::arg("top_p"), nb::arg("seed"),
+            nb::sig("def generate(self, prompt: collections.abc.Sequence[int], max_tokens: int, stop_tokens: "
+                    "collections.abc.Sequence[int], "
+                    "temperature: float, top_k: int, top_p: float, seed: int) -> _Generation"));
+}
+
+}  // namespace gpk::python

@@ -1,0 +1,11 @@
+"""Language models: load one, go on with a text, or chat.
+
+model = gp.llm.load("smollm2")                       # or a .gguf file, or a Hugging Face folder
+print(model.generate("The moon is", max_tokens=40))
+for piece in model.stream_chat([{"role": "user", "content": "Hello!"}]):
+    print(piece, end="", flush=True)
+"""
+
+from .model import LanguageModel as LanguageModel
+from .model import TextStream as TextStream
+from .model import load as load

@@ -1,0 +1,270 @@
+"""LanguageModel: a model on a device with its tokenizer."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import _native, io, pull
+from .._native import Array, Device, DType, FileFormatError, InvalidTypeError, InvalidValueError
+from . import chat
+from . import tokenizer as tokenizers
+from .text import StopFilter, TextDecoder
+from .tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+
+
+def load(
+    path: str | os.PathLike[str],
+    dtype: DType | str | type | None = None,
+    device: Device | str | None = None,
+    max_length: int | None = None,
+) -> LanguageModel:
+    """Loads a model of the Llama family.
+
+    path: a .gguf file, a Hugging Face folder (config.json, safetensors, tokenizer.json), or the name of a
+        model that `pygpukit pull` fetched.
+    dtype: of the weights: float32, float16 or bfloat16. Default: bfloat16 on a GPU, float32 elsewhere.
+    max_length: tokens that the context holds. Default: as trained, at most 8192.
+
+    Raises FileFormatError for files that are not what they should be, UnsupportedError for other models.
+    """
+    target = _native.device(device)
+    wanted = dtype if dtype is not None else "bfloat16" if target.is_cuda else "float32"
+    found = pull.find_model(path) if isinstance(path, str) else None
+    source = Path(path) if found is None else found
+    if max_length is not None and max_length < 1:
+        raise InvalidValueError(f"load: argument 'max_length': expected at least 1, got {max_length}")
+    if source.is_dir():
+        return _load_folder(source, wanted, target, max_length or 0)
+    if source.is_file():
+        return _load_gguf(source, wanted, target, max_length or 0)
+    raise InvalidValueError(
+        f"load: argument 'path': expected a .gguf file, a model's folder or one of {', '.join(pull.MODELS)}, "
+        f"got '{source}', which is not there"
+    )
+
+
+def _load_folder(folder: Path, dtype: DType | str | type, device: Device, max_length: int) -> LanguageModel:
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        raise FileFormatError(f"{folder}: expected a config.json, got none")
+    config = tokenizers.read_json(config_path)
+    generation = tokenizers.read_json(folder / "generation_config.json")
+    file = io.safetensors(folder)
+    native = _native._Llama.load(
+        file._native, config_path.read_text(encoding="utf-8"), dtype, device, max_length
+    )
+    has_tokenizer = (folder / "tokenizer.json").is_file()
+    stops = [*_ids(config.get("eos_token_id")), *_ids(generation.get("eos_token_id"))]
+    return LanguageModel(
+        native, tokenizers.from_folder(folder) if has_tokenizer else None, stops, str(folder)
+    )
+
+
+def _load_gguf(path: Path, dtype: DType | str | type, device: Device, max_length: int) -> LanguageModel:
+    file = io.gguf(path)
+    native = _native._Llama.load(file._native, None, dtype, device, max_length)
+    has_tokenizer = "tokenizer.ggml.model" in file.metadata
+    tokenizer = tokenizers.from_gguf(file.metadata, str(path)) if has_tokenizer else None
+    return LanguageModel(native, tokenizer, [], str(path))
+
+
+def _ids(value: Any) -> list[int]:
+    """One id, several, or none."""
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
+
+
+class TextStream:
+    """The pieces of a text while the model writes it; each is whole characters."""
+
+    def __init__(self, tokens: _native._Generation, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
+        self._native = tokens
+        self._pieces = self._run(TextDecoder(tokenizer.decode), StopFilter(stops))
+        self._stopped = False
+        self.tokens: list[int] = []  # so far
+
+    def __iter__(self) -> Iterator[str]:
+        return self._pieces
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def _run(self, decoder: TextDecoder, stop: StopFilter) -> Iterator[str]:
+        for token in self._native:
+            self.tokens.append(token)
+            if piece := stop.push(decoder.push(token)):
+                yield piece
+            if stop.stopped:
+                self._stopped = True
+                return
+        rest = stop.push(decoder.finish())
+        self._stopped = stop.stopped
+        if rest := rest + stop.finish():
+            yield rest
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the text ended: "stop", "length" (max_tokens) or "context" (it is full); None before that."""
+        reason = "stop" if self._stopped else self._native.finish_reason
+        return None if reason == "none" else reason
+
+    @property
+    def stats(self) -> dict[str, float]:
+        """prompt_tokens, generated_tokens, prefill_seconds, decode_seconds, tokens_per_second."""
+        return self._native.stats
+
+
+class LanguageModel:
+    """A model with its tokenizer and one context: it writes one text at a time."""
+
+    def __init__(
+        self, native: _native._Llama, tokenizer: Tokenizer | None, stop_tokens: Sequence[int], path: str
+    ) -> None:
+        self._native = native
+        self._tokenizer = tokenizer
+        self._path = path
+        size = int(self.config["vocab_size"])
+        every = [*stop_tokens, *(tokenizer.eos_ids if tokenizer else ())]
+        self.stop_tokens = sorted({token for token in every if token < size})  # they end a text
+
+    @property
+    def config(self) -> dict[str, int | float | bool]:
+        """The model's sizes and constants."""
+        return self._native.config
+
+    @property
+    def device(self) -> Device:
+        """Where the weights are."""
+        return self._native.device
+
+    @property
+    def dtype(self) -> DType:
+        """Of the weights."""
+        return self._native.dtype
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that the context holds: the prompt's and the new ones."""
+        return self._native.max_length
+
+    @property
+    def num_parameters(self) -> int:
+        """Tied ones count once."""
+        return self._native.num_parameters
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises FileFormatError where the model came without one."""
+        if self._tokenizer is None:
+            raise FileFormatError(f"{self._path}: expected a tokenizer (tokenizer.json), got none")
+        return self._tokenizer
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of a text."""
+        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of token ids."""
+        return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+
+    def score(self, prompt: str | Sequence[int]) -> Array:
+        """The logits after each token of the prompt: float32 [tokens, vocab_size]."""
+        return self._native.score(self._ids(prompt))
+
+    def stream_tokens(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop_tokens: Sequence[int] | None = None,
+    ) -> _native._Generation:
+        """The ids that go on with the prompt, one by one.
+
+        max_tokens: at most so many. Default: until a stop token comes or the context is full.
+        temperature: 0 takes the most likely token each time; 1 draws from the model's own probabilities.
+        top_k: draw from the k most likely only; 0 for all.
+        top_p: draw from the fewest tokens whose probabilities reach p together.
+        seed: the same seed gives the same text. Default: another one each time.
+        stop_tokens: instead of the model's own.
+        """
+        if max_tokens is not None and max_tokens < 1:
+            raise InvalidValueError(f"generate: argument 'max_tokens': expected at least 1, got {max_tokens}")
+        return self._native.generate(
+            self._ids(prompt),
+            max_tokens or 0,
+            self.stop_tokens if stop_tokens is None else list(stop_tokens),
+            temperature,
+            top_k,
+            top_p,
+            secrets.randbits(64) if seed is None else seed,
+        )
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> TextStream:
+        """The text that goes on with the prompt, piece by piece. Arguments as in stream_tokens.
+
+        stop: strings that end the text; they are not part of it.
+        """
+        tokens = self.stream_tokens(
+            prompt, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+        )
+        return TextStream(tokens, self.tokenizer, [stop] if isinstance(stop, str) else stop)
+
+    def generate(self, prompt: str | Sequence[int], **arguments: Any) -> str:
+        """The text that goes on with the prompt. Arguments as in stream."""
+        return "".join(self.stream(prompt, **arguments))
+
+    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The token ids of a conversation, up to where the model's answer begins."""
+        template = self.tokenizer.chat_template
+        if template is None:
+            raise FileFormatError(f"{self._path}: expected a chat template, got none; use generate")
+        # The template writes the special tokens itself.
+        text = chat.render(template, messages, self.tokenizer.special)
+        return self.encode(text, add_special_tokens=False)
+
+    def stream_chat(self, messages: Sequence[Message], **arguments: Any) -> TextStream:
+        """The model's answer to a conversation, piece by piece. Arguments as in stream.
+
+        messages: {"role": "system" | "user" | "assistant", "content": text}, the last one the user's.
+        """
+        return self.stream(self.chat_prompt(messages), **arguments)
+
+    def chat(self, messages: Sequence[Message], **arguments: Any) -> str:
+        """The model's answer to a conversation. Arguments as in stream_chat."""
+        return "".join(self.stream_chat(messages, **arguments))
+
+    def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            return self.encode(prompt)
+        try:
+            return [int(token) for token in prompt]
+        except (TypeError, ValueError):
+            raise InvalidTypeError(
+                f"generate: argument 'prompt': expected a string or token ids, got {type(prompt).__name__}"
+            ) from None
+
+    def __repr__(self) -> str:
+        return (
+            f"LanguageModel({self._path!r}, {self.num_parameters / 1e6:.1f}M parameters, "
+            f"dtype={self.dtype}, device='{self.device}')"
+        )

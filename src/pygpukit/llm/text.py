@@ -1,0 +1,73 @@
+"""From a stream of tokens to pieces of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+_INCOMPLETE = "\ufffd"  # what the bytes of half a character decode to
+
+
+class TextDecoder:
+    """Pieces that are whole characters; together they are the text of all tokens."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._ids: list[int] = []
+        # Tokens before `_start` are done with; the text of those from there to `_shown` was given away.
+        # Decoding from an earlier token keeps what depends on the one before (a leading space).
+        self._start = 0
+        self._shown = 0
+
+    def push(self, token: int) -> str:
+        """The text that is complete with this token; may be empty."""
+        self._ids.append(token)
+        known, text = self._texts()
+        if text.endswith(_INCOMPLETE) or len(text) <= len(known):
+            return ""
+        self._start, self._shown = self._shown, len(self._ids)
+        return text[len(known) :]
+
+    def finish(self) -> str:
+        """What is left at the end, complete or not."""
+        known, text = self._texts()
+        self._start = self._shown = len(self._ids)
+        return text[len(known) :]
+
+    def _texts(self) -> tuple[str, str]:
+        return self._decode(self._ids[self._start : self._shown]), self._decode(self._ids[self._start :])
+
+
+class StopFilter:
+    """Ends a text before the first of some strings, also where it comes in several pieces."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.stopped = False
+
+    def push(self, piece: str) -> str:
+        """What can be given away: no part of it may begin one of the strings."""
+        if self.stopped:
+            return ""
+        text = self._held + piece
+        found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return text[: min(found)]
+        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """What was held back at the end."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that begins `stop`."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
