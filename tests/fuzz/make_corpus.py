@@ -63,9 +63,7 @@ def make_safetensors():
 
 def make_gguf():
     numbers = "0B 1b 2H 3h 4I 5i 6f 7B 10Q 11q 12d"  # value type and its form in struct
-    scalars = [
-        key(form, int(form[:-1]), struct.pack("<" + form[-1], 1)) for form in numbers.split()
-    ]
+    scalars = [key(form, int(form[:-1]), struct.pack("<" + form[-1], 1)) for form in numbers.split()]
     tokens = struct.pack("<IQ", 8, 2) + string("a") + string("")
     scores = struct.pack("<IQ2f", 6, 2, 1.0, -1.0)
     nested = struct.pack("<IQ", 9, 1) + struct.pack("<IQB", 0, 1, 7)

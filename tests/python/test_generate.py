@@ -1,0 +1,210 @@
+import threading
+
+import numpy as np
+import pytest
+
+import pygpukit as gp
+from support import DATA
+
+pytest.importorskip("tokenizers", reason="pip install pygpukit[llm]")
+
+FOLDER = DATA / "llama" / "gqa_sharded"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return gp.llm.load(FOLDER, dtype="float32")
+
+
+def test_the_same_seed_gives_the_same_text(model):
+    arguments = {"max_tokens": 40, "temperature": 1.0, "stop_tokens": []}
+    first = list(model.stream_tokens([5, 6, 7], seed=1, **arguments))
+    assert first == list(model.stream_tokens([5, 6, 7], seed=1, **arguments))
+    others = [list(model.stream_tokens([5, 6, 7], seed=seed, **arguments)) for seed in range(2, 6)]
+    assert all(other != first for other in others)
+    unseeded = {tuple(model.stream_tokens([5, 6, 7], **arguments)) for _ in range(3)}
+    assert len(unseeded) == 3
+
+
+def test_zero_temperature_is_greedy(model):
+    greedy = list(model.stream_tokens([5, 6, 7], max_tokens=20, stop_tokens=[]))
+    for seed in (1, 2):
+        assert greedy == list(model.stream_tokens([5, 6, 7], max_tokens=20, stop_tokens=[], seed=seed))
+    top_1 = model.stream_tokens([5, 6, 7], max_tokens=20, stop_tokens=[], temperature=2.0, top_k=1)
+    assert greedy == list(top_1)
+    top_p = model.stream_tokens([5, 6, 7], max_tokens=20, stop_tokens=[], temperature=2.0, top_p=1e-9)
+    assert greedy == list(top_p)
+
+
+def test_draws_follow_the_probabilities(model):
+    prompt, temperature = [9, 8], 0.7
+    logits = model.score(prompt)[-1].to_numpy().astype(np.float64) / temperature
+    probability = np.exp(logits - logits.max())
+    probability /= probability.sum()
+    draws = 1500
+    counts = np.zeros(len(logits))
+    for seed in range(draws):
+        (token,) = model.stream_tokens(
+            prompt, max_tokens=1, temperature=temperature, seed=seed, stop_tokens=[]
+        )
+        counts[token] += 1
+    likely = np.argsort(-probability)[:5]
+    for token in likely:
+        sigma = np.sqrt(draws * probability[token] * (1 - probability[token]))
+        assert abs(counts[token] - draws * probability[token]) <= 5 * sigma + 1
+
+
+def test_top_k_and_top_p_limit_the_draws(model):
+    prompt = [9, 8]
+    order = np.argsort(-model.score(prompt)[-1].to_numpy())
+    drawn = {
+        next(iter(model.stream_tokens(prompt, max_tokens=1, temperature=5.0, top_k=3, seed=s)))
+        for s in range(200)
+    }
+    assert drawn == set(order[:3].tolist())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_k": -1}, "top_k"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 10_000}, "max_tokens|context"),
+    ],
+)
+def test_bad_arguments(model, arguments, part):
+    with pytest.raises(gp.InvalidValueError, match=part):
+        model.stream_tokens([1, 2], **arguments)
+
+
+def test_bad_prompts(model):
+    with pytest.raises(gp.InvalidValueError):
+        model.stream_tokens([])
+    with pytest.raises(gp.InvalidValueError):
+        model.stream_tokens([100_000])
+    with pytest.raises(gp.InvalidValueError):
+        model.stream_tokens([-1])
+    with pytest.raises(gp.InvalidTypeError, match="prompt"):
+        model.stream_tokens(None)
+    assert list(model.stream_tokens([1], max_tokens=2, stop_tokens=[]))
+
+
+def test_stop_tokens_end_the_text(model):
+    tokens = list(model.stream_tokens([5, 6, 7], max_tokens=30, stop_tokens=[]))
+    last = tokens[10]
+    stopped = model.stream_tokens([5, 6, 7], max_tokens=30, stop_tokens=[last])
+    assert list(stopped) == tokens[: tokens.index(last)]
+    assert stopped.finish_reason == "stop"
+
+
+def test_finish_reasons(model):
+    short = model.stream_tokens([5, 6, 7], max_tokens=3, stop_tokens=[])
+    assert short.finish_reason == "none"
+    assert len(list(short)) == 3
+    assert short.finish_reason == "length"
+    small = gp.llm.load(FOLDER, dtype="float32", max_length=16)
+    full = small.stream_tokens([5, 6, 7], stop_tokens=[])
+    tokens = list(full)
+    assert full.finish_reason == "context"
+    assert 13 <= len(tokens) <= 14
+    with pytest.raises(gp.InvalidValueError, match="context"):
+        small.stream_tokens(list(range(17)))
+
+
+def test_stats(model):
+    stream = model.stream("Hello there", max_tokens=10)
+    assert "".join(stream) == model.decode(stream.tokens)
+    stats = stream.stats
+    assert stats["prompt_tokens"] == len(model.encode("Hello there"))
+    assert stats["generated_tokens"] == len(stream.tokens) <= 10
+    assert stats["prefill_seconds"] > 0
+
+
+def test_streamed_pieces_join_to_the_text(model):
+    for seed in range(5):
+        arguments = {"max_tokens": 60, "temperature": 1.5, "seed": seed}
+        stream = model.stream("Once", **arguments)
+        pieces = list(stream)
+        assert all(pieces)
+        assert "".join(pieces) == model.decode(stream.tokens)
+        assert "".join(pieces) == model.generate("Once", **arguments)
+
+
+def test_stop_strings(model):
+    whole = model.generate("Once", max_tokens=60, temperature=1.0, seed=3)
+    assert len(whole) > 12
+    stop = whole[8:11]
+    stream = model.stream("Once", max_tokens=60, temperature=1.0, seed=3, stop=stop)
+    assert "".join(stream) == whole[: whole.index(stop)]
+    assert stream.finish_reason == "stop"
+    assert (
+        model.generate("Once", max_tokens=60, temperature=1.0, seed=3, stop=["\0never", stop])
+        == whole[: whole.index(stop)]
+    )
+
+
+def test_a_new_text_ends_the_one_before(model):
+    first = model.stream_tokens([1, 2], max_tokens=20, stop_tokens=[])
+    next(first)
+    second = model.stream_tokens([1, 2], max_tokens=20, stop_tokens=[])
+    with pytest.raises(gp.InvalidValueError, match="one text at a time"):
+        next(first)
+    assert len(list(second)) == 20
+
+
+def test_texts_from_several_threads_do_not_mix(model):
+    expected = list(model.stream_tokens([4, 4], max_tokens=15, stop_tokens=[]))
+    models = [gp.llm.load(FOLDER, dtype="float32") for _ in range(3)]
+    results = {}
+
+    def work(index):
+        with gp.Stream():
+            results[index] = list(models[index].stream_tokens([4, 4], max_tokens=15, stop_tokens=[]))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(results.values()) == [expected] * 3
+
+
+def test_chat(model):
+    messages = [{"role": "user", "content": "Hi"}]
+    ids = model.chat_prompt(messages)
+    assert model.decode(ids, skip_special_tokens=False) == "<|begin|>user: Hi<|end|>\nassistant: "
+    assert model.chat(messages, max_tokens=5) == model.generate(ids, max_tokens=5)
+
+
+def test_a_model_without_a_tokenizer():
+    model = gp.llm.load(DATA / "llama" / "tied_headdim", dtype="float32")
+    assert len(list(model.stream_tokens([1, 2, 3], max_tokens=4, stop_tokens=[]))) == 4
+    with pytest.raises(gp.FileFormatError, match="tokenizer.json"):
+        model.generate("text")
+
+
+def test_what_cannot_be_loaded(tmp_path):
+    with pytest.raises(gp.InvalidValueError, match="smollm2"):
+        gp.llm.load("no-such-model")
+    with pytest.raises(gp.FileFormatError, match="config.json"):
+        gp.llm.load(tmp_path)
+    with pytest.raises(gp.InvalidValueError, match="max_length"):
+        gp.llm.load(FOLDER, max_length=0)
+    with pytest.raises((gp.InvalidTypeError, gp.InvalidValueError)):
+        gp.llm.load(FOLDER, dtype="int8")
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+    with pytest.raises(gp.Error):
+        gp.llm.load(tmp_path)
+
+
+def test_memory_is_given_back():
+    before = gp.memory_stats()["live_bytes"]
+    model = gp.llm.load(FOLDER, dtype="float32")
+    list(model.stream_tokens([1, 2, 3], max_tokens=4, stop_tokens=[]))
+    assert gp.memory_stats()["live_bytes"] > before
+    del model
+    assert gp.memory_stats()["live_bytes"] == before

@@ -1,0 +1,224 @@
+import json
+import os
+
+import pytest
+
+import pygpukit as gp
+from pygpukit import pull
+from support import DATA
+
+pytest.importorskip("tokenizers", reason="pip install pygpukit[llm]")
+from pygpukit.llm import chat, tokenizer
+from pygpukit.llm.text import StopFilter, TextDecoder
+
+
+def smollm2():
+    path = pull.model_file("smollm2")
+    if not path.is_file():
+        if os.environ.get("PYGPUKIT_TEST_MODEL_REQUIRED") == "1":
+            pytest.fail(f"{path} is not there; run `pygpukit pull smollm2`")
+        pytest.skip("SmolLM2 is not here; `pygpukit pull smollm2` fetches it")
+    return path
+
+
+@pytest.fixture(scope="module")
+def smollm2_tokenizer():
+    path = smollm2()
+    return tokenizer.from_gguf(gp.io.gguf(path).metadata, str(path))
+
+
+def test_smollm2_ids(smollm2_tokenizer):
+    reference = json.loads((DATA / "smollm2_tokenizer.json").read_text())
+    assert len(reference["strings"]) > 20
+    for each in reference["strings"]:
+        assert smollm2_tokenizer.encode(each["text"]) == each["ids"], each["text"]
+
+
+def test_smollm2_round_trip(smollm2_tokenizer):
+    for each in json.loads((DATA / "smollm2_tokenizer.json").read_text())["strings"]:
+        ids = smollm2_tokenizer.encode(each["text"])
+        assert smollm2_tokenizer.decode(ids, skip_special_tokens=False) == each["text"]
+
+
+def test_smollm2_chat_template(smollm2_tokenizer):
+    reference = json.loads((DATA / "smollm2_greedy.json").read_text())
+    (chat_text,) = [each for each in reference["prompts"] if each["text"].startswith("<|im_start|>")]
+    messages = [{"role": "user", "content": "Explain gravity to a child in two sentences."}]
+    text = chat.render(smollm2_tokenizer.chat_template, messages, smollm2_tokenizer.special)
+    assert text == chat_text["text"]
+    assert smollm2_tokenizer.encode(text, add_special_tokens=False) == chat_text["prompt_ids"]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    folder = DATA / "llama" / "gqa_sharded"
+    return tokenizer.from_folder(folder), json.loads((folder / "tokenizer_reference.json").read_text())
+
+
+def test_tokenizer_json(tiny):
+    mine, reference = tiny
+    strings = reference["strings"]
+    assert strings
+    for each in strings:
+        assert mine.encode(each["text"]) == each["ids"], each["text"]
+
+
+def test_gguf_gives_the_tokenizer_of_the_folder(tiny):
+    mine, reference = tiny
+    path = DATA / "gguf" / "tiny_llama.gguf"
+    built = tokenizer.from_gguf(gp.io.gguf(path).metadata, str(path))
+    strings = reference["strings"]
+    for each in strings:
+        assert built.encode(each["text"]) == mine.encode(each["text"]), each["text"]
+        assert built.decode(each["ids"]) == mine.decode(each["ids"])
+    assert built.eos_ids == mine.eos_ids
+
+
+def metadata(**changes):
+    tokens = ["<s>", "</s>", "a", "b", "ab", "Ġ", "Ġa", "1", "2"]
+    base = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.merges": ["a b", "Ġ a"],
+        "tokenizer.ggml.token_type": [3, 3, 1, 1, 1, 1, 1, 1, 1],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+    }
+    return {**base, **{f"tokenizer.ggml.{key}": value for key, value in changes.items()}}
+
+
+def test_special_tokens_around_a_text():
+    plain = tokenizer.from_gguf(metadata(), "x")
+    assert plain.encode("ab a") == [4, 6]
+    both = tokenizer.from_gguf(metadata(add_bos_token=True, add_eos_token=True), "x")
+    assert both.encode("ab a") == [0, 4, 6, 1]
+    assert both.encode("ab a", add_special_tokens=False) == [4, 6]
+    assert both.encode("<s>ab") == [0, 0, 4, 1]
+    assert both.decode([0, 4, 6, 1]) == "ab a"
+    assert both.decode([0, 4], skip_special_tokens=False) == "<s>ab"
+    assert plain.eos_ids == (1,)
+    assert plain.special["bos_token"] == "<s>"
+    assert plain.token_id("ab") == 4
+    assert plain.token_id("nothing") is None
+    assert plain.size == 9
+
+
+@pytest.mark.parametrize("scheme", ["default", "gpt-2", "smollm", "llama-bpe", "qwen2"])
+def test_every_scheme_builds(scheme):
+    assert tokenizer.from_gguf(metadata(pre=scheme), "x").encode("ab a") == [4, 6]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "part"),
+    [
+        ({"model": "bert"}, gp.UnsupportedError, "'bert'"),
+        ({"model": "llama"}, gp.UnsupportedError, "tokenizer.json"),
+        ({"pre": "new-thing"}, gp.UnsupportedError, "'new-thing'"),
+        ({"tokens": None}, gp.FileFormatError, "tokens"),
+        ({"tokens": [1, 2]}, gp.FileFormatError, "tokens"),
+        ({"merges": ["a b c"]}, gp.FileFormatError, "merges"),
+        ({"merges": ["a z"]}, gp.FileFormatError, "merges"),
+        ({"token_type": [1]}, gp.FileFormatError, "type"),
+    ],
+)
+def test_bad_metadata(changes, kind, part):
+    with pytest.raises(kind, match=part):
+        tokenizer.from_gguf(metadata(**changes), "model.gguf")
+
+
+def test_bad_folders(tmp_path):
+    with pytest.raises(gp.FileFormatError, match="tokenizer.json"):
+        tokenizer.from_folder(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(gp.FileFormatError, match="tokenizer.json"):
+        tokenizer.from_folder(tmp_path)
+
+
+MESSAGES = [{"role": "user", "content": "Hi <there>"}]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (
+            "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m.content }}{% endfor %}",
+            "<s>[user] Hi <there>",
+        ),
+        ("{% if add_generation_prompt %}go{% endif %}", "go"),
+        ("{{ messages[0] | tojson }}", '{"role": "user", "content": "Hi <there>"}'),
+        ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),
+        ("{% for m in [1, 2, 3] %}{% if m == 2 %}{% break %}{% endif %}{{ m }}{% endfor %}", "1"),
+        ("{{ strftime_now('%Y')|length }}", "4"),
+    ],
+)
+def test_templates(template, expected):
+    assert chat.render(template, MESSAGES, {"bos_token": "<s>"}) == expected
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no system role') }}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update({'role': 'x'}) }}",
+        "{{ cycler.__init__.__globals__ }}",
+    ],
+)
+def test_templates_that_may_not(template):
+    with pytest.raises(gp.InvalidValueError, match="chat template"):
+        chat.render(template, MESSAGES, {})
+
+
+def test_templates_with_wrong_syntax():
+    with pytest.raises(gp.FileFormatError, match="line 1"):
+        chat.render("{% if %}", MESSAGES, {})
+
+
+def test_pieces_join_to_the_text(tiny):
+    mine, _ = tiny
+    for text in [
+        "plain",
+        "na\u00efve \u65e5\u672c\u8a9e \U0001f600 end",
+        "a\u0301\u0301",
+        " lead",
+        "\ufffd x",
+        "",
+    ]:
+        ids = mine.encode(text, add_special_tokens=False)
+        decoder = TextDecoder(mine.decode)
+        pieces = [decoder.push(token) for token in ids]
+        pieces.append(decoder.finish())
+        assert "".join(pieces) == mine.decode(ids) == text
+        if "\ufffd" not in text:
+            assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_half_a_character_at_the_end_is_given_as_it_is(tiny):
+    mine, _ = tiny
+    ids = mine.encode("\U0001f600", add_special_tokens=False)
+    assert len(ids) > 1
+    decoder = TextDecoder(mine.decode)
+    assert [decoder.push(token) for token in ids[:-1]] == [""] * (len(ids) - 1)
+    assert decoder.finish() == mine.decode(ids[:-1])
+
+
+@pytest.mark.parametrize(
+    ("pieces", "stops", "expected"),
+    [
+        (["abc", "def"], [], "abcdef"),
+        (["abc", "def"], ["cd"], "ab"),
+        (["ab", "c", "d", "ef"], ["bcde"], "a"),
+        (["ab", "c", "x"], ["bcde"], "abcx"),
+        (["aaa", "ab"], ["aab"], "aa"),
+        (["one two"], ["two", "one"], ""),
+        (["ends in a hal"], ["half"], "ends in a hal"),
+        (["a", "b"], [""], "ab"),
+    ],
+)
+def test_stop_strings(pieces, stops, expected):
+    stop = StopFilter(stops)
+    given = [stop.push(piece) for piece in pieces]
+    assert "".join(given) + stop.finish() == expected
+    assert stop.stopped == (expected != "".join(pieces))
