@@ -82,29 +82,29 @@ bool aligned(DType dtype, const Array& out) {
     return out.data() % (static_cast<std::uint64_t>(pack_elements(dtype)) * itemsize(out.dtype())) == 0;
 }
 
-// The common case, with nothing to convert or to broadcast: one check of shapes, one launch.
-const Kernel* plain_kernel(BinaryOp op, const Array& a, const Array& b) {
-    if (a.dtype() != b.dtype() || a.shape() != b.shape() || &a.device() != &b.device()) return nullptr;
-    const Kernel* kernel = kernels::binary_contiguous(op, a.dtype());
-    if (kernel == nullptr || !a.is_contiguous() || !b.is_contiguous() || (a.data() | b.data()) % 16 != 0)
-        return nullptr;
-    return kernel;
+// The common case, with nothing to convert or to broadcast: few checks, one launch. The result has the
+// shape of `like`; a and b are of its dtype, which the op computes in.
+const Kernel* plain_kernel(BinaryOp op, const Array& like) {
+    const Kernel* kernel = kernels::binary_contiguous(op, like.dtype());
+    return kernel != nullptr && like.is_contiguous() && like.data() % 16 == 0 ? kernel : nullptr;
 }
 
-Array binary_plain(BinaryOp op, const Kernel& kernel, const Array& a, const Array& b) {
-    Device& device = a.device();
-    Array out = Array::empty(device, a.shape(), result_dtype(op, a.dtype()));
-    const std::int64_t count = a.size();
+Array binary_plain(BinaryOp op, const Kernel& kernel, const Operand& a, const Operand& b, const Array& like,
+                   const Array& other) {
+    Device& device = like.device();
+    Array out = Array::empty(device, like.shape(), result_dtype(op, like.dtype()));
+    const std::int64_t count = like.size();
     if (count == 0) return out;
-    const std::int64_t pack = pack_elements(a.dtype());
+    const std::int64_t pack = pack_elements(like.dtype());
+    const double bytes_read = static_cast<double>(like.nbytes()) * (&like == &other ? 1 : 2);
     launch(kernel, streaming_grid(device, (count + pack - 1) / pack),
-           kernels::BinaryContiguousParams{.count = count,
-                                           .a = {a.as(), 0, OperandKind::array, a.dtype()},
-                                           .b = {b.as(), 0, OperandKind::array, b.dtype()},
-                                           .out = out.as()},
-           cost_of(count, out, 2.0 * static_cast<double>(a.nbytes())), {&a, &b}, {&out});
+           kernels::BinaryContiguousParams{.count = count, .a = a, .b = b, .out = out.as()},
+           cost_of(count, out, bytes_read), {&like, &other}, {&out});
     return out;
 }
+
+Operand array_operand(const Array& array) { return {array.as(), 0, OperandKind::array, array.dtype()}; }
+Operand immediate(std::uint64_t bits, DType dtype) { return {nullptr, bits, OperandKind::immediate, dtype}; }
 
 // A side as the kernels take it. `array` holds its converted copy where there is one.
 struct PreparedSide {
@@ -116,14 +116,14 @@ struct PreparedSide {
 PreparedSide prepare(BinaryOp op, const Side& side, DType dtype, const Dims& shape) {
     if (side.scalar != nullptr) {
         return {{},
-                {nullptr, scalar_bits(info(op).name, *side.scalar, dtype), OperandKind::immediate, dtype},
+                immediate(scalar_bits(info(op).name, *side.scalar, dtype), dtype),
                 Dims::filled(shape.size(), 0)};
     }
     // The strided kernels read any dtype of their class, so a conversion within it costs nothing.
     const bool readable = kernels::compute_type(side.array->dtype()) == kernels::compute_type(dtype);
     PreparedSide prepared{readable ? *side.array : astype(*side.array, dtype), {}, {}};
     const Array& array = prepared.array;
-    prepared.operand = {array.as(), 0, OperandKind::array, array.dtype()};
+    prepared.operand = array_operand(array);
     prepared.strides = broadcast_strides(array.shape(), array.strides(), shape);
     return prepared;
 }
@@ -231,14 +231,24 @@ Array binary_scalar(BinaryOp op, const Array& array, const Scalar& scalar, bool 
         }
         if (is_floating(array.dtype()) && scalar.as_double() == 2) return unary(UnaryOp::square, array, out);
     }
+    const Kernel* kernel = out == nullptr ? plain_kernel(op, array) : nullptr;
+    if (kernel != nullptr && operand_dtype(op, a, b) == array.dtype()) {
+        const Operand value = immediate(scalar_bits(info(op).name, scalar, array.dtype()), array.dtype());
+        return scalar_is_left ? binary_plain(op, *kernel, value, array_operand(array), array, array)
+                              : binary_plain(op, *kernel, array_operand(array), value, array, array);
+    }
     return binary_general(op, a, b, out);
 }
 
 }  // namespace
 
 Array binary(BinaryOp op, const Array& a, const Array& b, const Array* out) {
-    if (out == nullptr) {
-        if (const Kernel* kernel = plain_kernel(op, a, b)) return binary_plain(op, *kernel, a, b);
+    const bool alike = a.dtype() == b.dtype() && a.shape() == b.shape() && &a.device() == &b.device();
+    if (out == nullptr && alike) {
+        const Kernel* kernel = plain_kernel(op, a);
+        if (kernel != nullptr && plain_kernel(op, b) != nullptr) {
+            return binary_plain(op, *kernel, array_operand(a), array_operand(b), a, b);
+        }
     }
     return binary_general(op, {.array = &a}, {.array = &b}, out);
 }

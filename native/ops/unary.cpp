@@ -36,23 +36,22 @@ DType operand_dtype(UnaryOp op, DType dtype) {
 }
 
 void run(UnaryOp op, const Array& x, const Array& out) {
-    const auto layout = collapse<2>(out.shape(), {out.strides(), x.strides()});
-    if (layout.count == 0) return;
+    const std::int64_t count = out.size();
+    if (count == 0) return;
     Device& device = out.device();
-    const Cost cost{.flops = static_cast<double>(layout.count),
+    const Cost cost{.flops = static_cast<double>(count),
                     .bytes = static_cast<double>(x.nbytes()) + static_cast<double>(out.nbytes())};
-    const auto& stride = layout.axis[0].stride;
-    const bool one_run = layout.rank == 1 && stride[0] == 1 && stride[1] == 1;
     const Kernel* contiguous_kernel = kernels::unary_contiguous(op, x.dtype());
+    const bool one_run = x.is_contiguous() && out.is_contiguous();
     if (contiguous_kernel != nullptr && one_run && (out.data() | x.data()) % 16 == 0) {
         const std::int64_t pack = 16 / static_cast<std::int64_t>(itemsize(x.dtype()));
-        launch(*contiguous_kernel, streaming_grid(device, (layout.count + pack - 1) / pack),
-               kernels::UnaryContiguousParams{.count = layout.count, .x = x.as(), .out = out.as()}, cost,
-               {&x}, {&out});
+        launch(*contiguous_kernel, streaming_grid(device, (count + pack - 1) / pack),
+               kernels::UnaryContiguousParams{.count = count, .x = x.as(), .out = out.as()}, cost, {&x},
+               {&out});
         return;
     }
-    launch(kernels::unary_strided(kernels::compute_type(x.dtype())), streaming_grid(device, layout.count),
-           kernels::UnaryStridedParams{.layout = layout,
+    launch(kernels::unary_strided(kernels::compute_type(x.dtype())), streaming_grid(device, count),
+           kernels::UnaryStridedParams{.layout = collapse<2>(out.shape(), {out.strides(), x.strides()}),
                                        .x = x.as(),
                                        .out = out.as(),
                                        .x_dtype = x.dtype(),
