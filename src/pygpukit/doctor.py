@@ -10,6 +10,7 @@ import platform
 import stat
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ _PACKAGES = {
     "tokenizers": ("language models", "pip install pygpukit[llm]"),
     "jinja2": ("chat templates", "pip install pygpukit[llm]"),
     "ml_dtypes": ("bfloat16 and float8 in NumPy", "pip install ml_dtypes"),
-    "rich": ("nicer output", "pip install pygpukit[cli]"),
 }
 
 _JIT_SOURCE = """extern "C" __global__ void doctor(float* x, float factor, int n) {
@@ -141,7 +141,7 @@ def _problems(report: dict[str, Any]) -> list[dict[str, str]]:
         )
     for package, version in report["packages"].items():
         purpose, command = _PACKAGES[package]
-        needed = package != "nvidia-cuda-nvrtc" and package != "rich"
+        needed = package != "nvidia-cuda-nvrtc"
         if version is None and needed:
             found.append(_problem(f"the package {package} is missing ({purpose})", command))
     cache = report["cache"]
@@ -234,7 +234,9 @@ def _lines(found: dict[str, Any]) -> Iterable[str]:
 
 def run(*, as_json: bool) -> int:
     """Prints the report. The status is 1 where a self-test failed."""
-    found = report()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the report says it
+        found = report()
     if as_json:
         print(json.dumps(found, indent=2))
     else:
