@@ -76,10 +76,12 @@ int cuda_ordinal(std::string_view wanted) {
     if (wanted == "cuda") return found.ordinals.front();
     int ordinal = 0;
     const std::string_view digits = wanted.substr(5);
-    const bool numeric = !digits.empty() && digits.size() <= 3 &&
-                         std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool numeric =
+        !digits.empty() && digits.size() <= 3 &&
+        std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
     if (numeric) ordinal = std::stoi(std::string(digits));
-    if (!numeric || std::find(found.ordinals.begin(), found.ordinals.end(), ordinal) == found.ordinals.end()) {
+    if (!numeric ||
+        std::find(found.ordinals.begin(), found.ordinals.end(), ordinal) == found.ordinals.end()) {
         std::string names;
         for (int i : found.ordinals) names += str(names.empty() ? "" : ", ", "'cuda:", i, "'");
         no_such_device(wanted, str("one of ", names, " or 'cpu'"));
@@ -102,7 +104,8 @@ Device& device(std::string_view wanted) {
     std::lock_guard lock(all.mutex);
     if (Device* known = all.find(wanted)) return *known;
     if (wanted == "cpu") return all.add("cpu", make_sim_driver({}));
-    if (wanted != "cuda" && wanted.substr(0, 5) != "cuda:") no_such_device(wanted, "'cpu', 'cuda' or 'cuda:<number>'");
+    if (wanted != "cuda" && wanted.substr(0, 5) != "cuda:")
+        no_such_device(wanted, "'cpu', 'cuda' or 'cuda:<number>'");
     const int ordinal = cuda_ordinal(wanted);
     const std::string name = str("cuda:", ordinal);
     if (Device* known = all.find(name)) return *known;

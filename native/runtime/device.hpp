@@ -27,7 +27,7 @@ class Device {
     Device(int slot, std::string name, std::unique_ptr<Driver> driver);
     ~Device();
 
-    int slot() const noexcept { return slot_; }  // unique in this process, never reused
+    int slot() const noexcept { return slot_; }                 // unique in this process, never reused
     const std::string& name() const noexcept { return name_; }  // "cuda:0", "cpu"
     bool is_cuda() const noexcept { return driver_->kind() == "cuda"; }
     const DeviceInfo& info() const noexcept { return driver_->info(); }

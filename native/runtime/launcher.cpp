@@ -19,9 +19,10 @@ void Launcher::submit(const WorkRecord& work, Call&& call) {
 void Launcher::launch(Stream& stream, const Kernel& kernel, const LaunchConfig& config, const void* params,
                       std::size_t params_bytes, const Cost& cost) {
     const FunctionHandle function = kernel.on(device_);
-    submit({WorkKind::kernel, kernel.name(), &stream, config, cost}, [&](Driver& driver, StreamHandle handle) {
-        driver.launch(handle, function, config, params, params_bytes);
-    });
+    submit({WorkKind::kernel, kernel.name(), &stream, config, cost},
+           [&](Driver& driver, StreamHandle handle) {
+               driver.launch(handle, function, config, params, params_bytes);
+           });
 }
 
 void Launcher::copy_to_device(Stream& stream, DevicePtr to, const void* from, std::size_t bytes) {

@@ -59,7 +59,9 @@ class Launcher {
         LaunchHook* none = nullptr;
         return hook_.compare_exchange_strong(none, hook, std::memory_order_acq_rel);
     }
-    void clear_hook(LaunchHook* hook) noexcept { hook_.compare_exchange_strong(hook, nullptr, std::memory_order_acq_rel); }
+    void clear_hook(LaunchHook* hook) noexcept {
+        hook_.compare_exchange_strong(hook, nullptr, std::memory_order_acq_rel);
+    }
     LaunchHook* hook() const noexcept { return hook_.load(std::memory_order_acquire); }
 
    private:

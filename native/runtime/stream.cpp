@@ -57,9 +57,15 @@ Stream::~Stream() {
     device_.driver().stream_destroy(handle_);
 }
 
-void Stream::synchronize() { device_.driver().stream_synchronize(handle_); }
+void Stream::synchronize() {
+    refuse_in_capture("Stream.synchronize", *this);
+    device_.driver().stream_synchronize(handle_);
+}
 
-bool Stream::query() { return device_.driver().stream_query(handle_); }
+bool Stream::query() {
+    refuse_in_capture("Stream.is_done", *this);
+    return device_.driver().stream_query(handle_);
+}
 
 void Stream::wait(const Event& event) {
     refuse_in_capture("Stream.wait", *this);

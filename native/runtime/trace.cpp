@@ -11,7 +11,8 @@ namespace gpk {
 namespace {
 
 std::int64_t now_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(
+               std::chrono::steady_clock::now().time_since_epoch())
         .count();
 }
 
@@ -36,7 +37,8 @@ void Trace::before(const WorkRecord&) { asked_at = now_ns(); }
 
 void Trace::after(const WorkRecord& work) noexcept {
     std::lock_guard lock(mutex_);
-    entries_.push_back({work.kind, std::string(work.name), work.stream->id(), work.config, work.cost, asked_at, now_ns()});
+    entries_.push_back(
+        {work.kind, std::string(work.name), work.stream->id(), work.config, work.cost, asked_at, now_ns()});
 }
 
 std::vector<TraceEntry> Trace::entries() const {
