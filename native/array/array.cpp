@@ -15,7 +15,8 @@ Array Array::empty(Device& device, const Dims& shape, DType dtype) {
                                        .expected = "fewer than 2**63 bytes",
                                        .got = str(to_string(shape), " of ", name(dtype))});
     }
-    return Array(Storage::allocate(device, static_cast<std::size_t>(bytes)), dtype, shape, contiguous_strides(shape));
+    return Array(Storage::allocate(device, static_cast<std::size_t>(bytes)), dtype, shape,
+                 contiguous_strides(shape));
 }
 
 bool Array::is_contiguous() const noexcept {
@@ -147,7 +148,8 @@ Dims resolve_reshape(const Dims& shape, std::int64_t size) {
         if (shape[i] == -1 && inferred < 0) {
             inferred = i;
         } else {
-            valid &= shape[i] >= 0 && !__builtin_mul_overflow(known, std::max<std::int64_t>(shape[i], 0), &known);
+            valid &=
+                shape[i] >= 0 && !__builtin_mul_overflow(known, std::max<std::int64_t>(shape[i], 0), &known);
         }
     }
     if (valid && inferred >= 0) {

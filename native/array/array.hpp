@@ -18,7 +18,12 @@ class Array {
     Array() = default;  // holds nothing; only to be assigned to
     Array(std::shared_ptr<Storage> storage, DType dtype, const Dims& shape, const Dims& strides,
           std::int64_t offset = 0, bool writable = true)
-        : storage_(std::move(storage)), shape_(shape), strides_(strides), offset_(offset), dtype_(dtype), writable_(writable) {}
+        : storage_(std::move(storage)),
+          shape_(shape),
+          strides_(strides),
+          offset_(offset),
+          dtype_(dtype),
+          writable_(writable) {}
 
     // Uninitialised and contiguous, on the calling thread's current stream.
     static Array empty(Device& device, const Dims& shape, DType dtype);
@@ -38,10 +43,13 @@ class Array {
 
     // The address of element [0, 0, ...].
     DevicePtr data() const noexcept {
-        return storage_->pointer() + static_cast<DevicePtr>(offset_ * static_cast<std::int64_t>(itemsize(dtype_)));
+        return storage_->pointer() +
+               static_cast<DevicePtr>(offset_ * static_cast<std::int64_t>(itemsize(dtype_)));
     }
     template <class T = void>
-    T* as() const noexcept { return reinterpret_cast<T*>(data()); }
+    T* as() const noexcept {
+        return reinterpret_cast<T*>(data());
+    }
 
     // Views. None copies; each throws Error (value or index) for what does not fit.
     Array readonly() const;

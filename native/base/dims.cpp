@@ -57,17 +57,15 @@ std::int64_t element_count(const Dims& shape) {
     bool overflow = false;
     for (std::int64_t extent : shape) {
         if (extent < 0) {
-            throw error(ErrorKind::value, {.call = "shape",
-                                           .expected = "extents of 0 or more",
-                                           .got = to_string(shape)});
+            throw error(ErrorKind::value,
+                        {.call = "shape", .expected = "extents of 0 or more", .got = to_string(shape)});
         }
         if (extent == 0) return 0;
         overflow |= __builtin_mul_overflow(count, extent, &count);
     }
     if (overflow) {
-        throw error(ErrorKind::value, {.call = "shape",
-                                       .expected = "fewer than 2**63 elements",
-                                       .got = to_string(shape)});
+        throw error(ErrorKind::value,
+                    {.call = "shape", .expected = "fewer than 2**63 elements", .got = to_string(shape)});
     }
     return count;
 }
@@ -89,11 +87,10 @@ Dims broadcast_shapes(const char* call, const Dims& a, const Dims& b) {
         const std::int64_t x = i <= a.size() ? a[a.size() - i] : 1;
         const std::int64_t y = i <= b.size() ? b[b.size() - i] : 1;
         if (x != y && x != 1 && y != 1) {
-            throw error(ErrorKind::value,
-                        {.call = call,
-                         .expected = "shapes that broadcast together",
-                         .got = str(to_string(a), " and ", to_string(b)),
-                         .fix = "make each dimension, from the last one, equal or 1"});
+            throw error(ErrorKind::value, {.call = call,
+                                           .expected = "shapes that broadcast together",
+                                           .got = str(to_string(a), " and ", to_string(b)),
+                                           .fix = "make each dimension, from the last one, equal or 1"});
         }
         out[rank - i] = x == 1 ? y : x;
     }
@@ -102,11 +99,11 @@ Dims broadcast_shapes(const char* call, const Dims& a, const Dims& b) {
 
 int normalize_axis(const char* call, std::int64_t axis, int rank) {
     if (axis < -rank || axis >= rank) {
-        throw error(ErrorKind::index, {.call = call,
-                                       .argument = "axis",
-                                       .expected = rank == 0 ? "no axis for a 0-d array"
-                                                             : str(-rank, " to ", rank - 1),
-                                       .got = str(axis)});
+        throw error(ErrorKind::index,
+                    {.call = call,
+                     .argument = "axis",
+                     .expected = rank == 0 ? "no axis for a 0-d array" : str(-rank, " to ", rank - 1),
+                     .got = str(axis)});
     }
     return static_cast<int>(axis < 0 ? axis + rank : axis);
 }

@@ -18,11 +18,9 @@ constexpr int kOutOfMemory = 2;
 
 }  // namespace
 
-DriverError::DriverError(std::string call, int code, std::string code_name,
-                         const std::string& description)
+DriverError::DriverError(std::string call, int code, std::string code_name, const std::string& description)
     : Error(code == kOutOfMemory ? ErrorKind::memory : ErrorKind::driver,
-            str(call, " failed: ", code_name, " (", code, ")", description.empty() ? "" : ": ",
-                description)),
+            str(call, " failed: ", code_name, " (", code, ")", description.empty() ? "" : ": ", description)),
       call_(std::move(call)),
       code_name_(std::move(code_name)),
       code_(code) {}

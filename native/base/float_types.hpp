@@ -33,8 +33,7 @@ struct SmallFloat {
     static constexpr std::uint32_t kSign = 1u << (exponent_bits + mantissa_bits);
     static constexpr std::uint32_t kInfinity = kMaxExponent << mantissa_bits;
     // The format's one NaN where there is no infinity; otherwise the quiet one.
-    static constexpr std::uint32_t kNaN =
-        has_infinity ? kInfinity | (1u << (mantissa_bits - 1)) : kSign - 1;
+    static constexpr std::uint32_t kNaN = has_infinity ? kInfinity | (1u << (mantissa_bits - 1)) : kSign - 1;
     static constexpr std::uint32_t kLargest = has_infinity ? kInfinity - 1 : kNaN - 1;
 
     GPK_HD static float decode(std::uint32_t bits) {
@@ -46,8 +45,8 @@ struct SmallFloat {
         if (has_infinity && magnitude == kInfinity) return bit_cast<float>(sign | 0x7f800000u);
         const std::uint32_t exponent = magnitude >> mantissa_bits;
         if (exponent == 0) {  // subnormal: mantissa * 2^(1 - bias - mantissa_bits), exact in float32
-            const float scale = bit_cast<float>(
-                static_cast<std::uint32_t>(127 + 1 - kBias - mantissa_bits) << 23);
+            const float scale =
+                bit_cast<float>(static_cast<std::uint32_t>(127 + 1 - kBias - mantissa_bits) << 23);
             const float value = static_cast<float>(magnitude) * scale;
             return sign ? -value : value;
         }
@@ -156,18 +155,39 @@ struct float8_e5m2 {
 };
 
 // What arithmetic on a stored type runs in: float32 for the small floats, otherwise the type itself.
-template <class T> struct ComputeType { using type = T; };
-template <> struct ComputeType<float16> { using type = float; };
-template <> struct ComputeType<bfloat16> { using type = float; };
-template <> struct ComputeType<float8_e4m3> { using type = float; };
-template <> struct ComputeType<float8_e5m2> { using type = float; };
-template <class T> using compute_t = typename ComputeType<T>::type;
+template <class T>
+struct ComputeType {
+    using type = T;
+};
+template <>
+struct ComputeType<float16> {
+    using type = float;
+};
+template <>
+struct ComputeType<bfloat16> {
+    using type = float;
+};
+template <>
+struct ComputeType<float8_e4m3> {
+    using type = float;
+};
+template <>
+struct ComputeType<float8_e5m2> {
+    using type = float;
+};
+template <class T>
+using compute_t = typename ComputeType<T>::type;
 
-template <class T> inline constexpr bool is_small_float = false;
-template <> inline constexpr bool is_small_float<float16> = true;
-template <> inline constexpr bool is_small_float<bfloat16> = true;
-template <> inline constexpr bool is_small_float<float8_e4m3> = true;
-template <> inline constexpr bool is_small_float<float8_e5m2> = true;
+template <class T>
+inline constexpr bool is_small_float = false;
+template <>
+inline constexpr bool is_small_float<float16> = true;
+template <>
+inline constexpr bool is_small_float<bfloat16> = true;
+template <>
+inline constexpr bool is_small_float<float8_e4m3> = true;
+template <>
+inline constexpr bool is_small_float<float8_e5m2> = true;
 
 // One conversion for every pair of stored types; the small floats go through float32.
 template <class To, class From>

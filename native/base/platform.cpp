@@ -96,7 +96,7 @@ void make_private_folder(const std::string& path, std::string* unsafe, std::stri
         }
         if (at == std::string::npos) break;
     }
-    struct stat status {};
+    struct stat status{};
     if (stat(path.c_str(), &status) != 0) {
         *failed = str("'", path, "': ", std::strerror(errno));
     } else if (!S_ISDIR(status.st_mode)) {
@@ -155,7 +155,7 @@ bool write_all(int file, std::string_view bytes) {
 std::optional<std::string> read_own_file(const std::string& path, std::size_t limit) {
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0) return std::nullopt;
-    struct stat status {};
+    struct stat status{};
     std::optional<std::string> bytes;
     if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
         (status.st_mode & (S_IWGRP | S_IWOTH)) == 0 && static_cast<std::uint64_t>(status.st_size) <= limit) {
@@ -215,7 +215,7 @@ void save_file(const std::string& path, std::span<const std::span<const std::byt
 std::vector<FileEntry> file_entries(const std::string& folder) {
     std::vector<FileEntry> entries;
     for (const std::string& path : list_files(folder, "")) {
-        struct stat status {};
+        struct stat status{};
         if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
         entries.push_back({path, static_cast<std::uint64_t>(status.st_size),
                            status.st_mtim.tv_sec * std::int64_t{1000000000} + status.st_mtim.tv_nsec});
@@ -243,7 +243,7 @@ std::string find_program(const std::string& name) {
 std::string file_identity(const std::string& path) {
     std::error_code failed;
     const fs::path real = fs::canonical(path, failed);
-    struct stat status {};
+    struct stat status{};
     if (failed || stat(real.c_str(), &status) != 0) return path;
     return str(real.string(), " ", status.st_size, " ", status.st_mtim.tv_sec, ".", status.st_mtim.tv_nsec);
 }
@@ -311,7 +311,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
     // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files ignore it.
     const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) cannot_open(path, errno);
-    struct stat status {};
+    struct stat status{};
     const bool known = fstat(file, &status) == 0;
     if (!known || !S_ISREG(status.st_mode)) {
         const int code = !known ? errno : S_ISDIR(status.st_mode) ? EISDIR : EINVAL;

@@ -20,14 +20,14 @@ namespace gpk::cuda {
     X(cuDeviceGetName, (char* name, int size, CUdevice device))                                     \
     X(cuDeviceGetAttribute, (int* value, int attribute, CUdevice device))                           \
     X(cuDeviceGetPCIBusId, (char* id, int size, CUdevice device))                                   \
-    X(cuDeviceTotalMem_v2, (std::size_t * bytes, CUdevice device))                                  \
+    X(cuDeviceTotalMem_v2, (std::size_t* bytes, CUdevice device))                                   \
     X(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                             \
     X(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                              \
     X(cuCtxGetCurrent, (CUcontext * context))                                                       \
     X(cuCtxSetCurrent, (CUcontext context))                                                         \
     X(cuCtxSynchronize, ())                                                                         \
     X(cuCtxGetStreamPriorityRange, (int* lowest, int* highest))                                     \
-    X(cuMemGetInfo_v2, (std::size_t * free_bytes, std::size_t * total_bytes))                       \
+    X(cuMemGetInfo_v2, (std::size_t* free_bytes, std::size_t* total_bytes))                         \
     X(cuMemAlloc_v2, (CUdeviceptr * pointer, std::size_t bytes))                                    \
     X(cuMemFree_v2, (CUdeviceptr pointer))                                                          \
     X(cuMemHostAlloc, (void** pointer, std::size_t bytes, unsigned flags))                          \
@@ -61,7 +61,7 @@ namespace gpk::cuda {
     X(cuStreamBeginCapture_v2, (CUstream stream, int mode))                                       \
     X(cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                     \
     X(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags)) \
-    X(cuGraphGetNodes, (CUgraph graph, CUgraphNode * nodes, std::size_t * count))                 \
+    X(cuGraphGetNodes, (CUgraph graph, CUgraphNode * nodes, std::size_t* count))                  \
     X(cuGraphLaunch, (CUgraphExec exec, CUstream stream))                                         \
     X(cuGraphExecDestroy, (CUgraphExec exec))                                                     \
     X(cuGraphDestroy, (CUgraph graph))

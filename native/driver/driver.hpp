@@ -46,7 +46,7 @@ inline constexpr std::uint32_t kAllSharedBytes = 0xffffffff;
 
 // What a kernel is, on every device.
 struct KernelDef {
-    const char* name;            // also its symbol in the image
+    const char* name;  // also its symbol in the image
     const Image* image = nullptr;
     HostTwin twin = nullptr;
     std::uint32_t max_shared_bytes = 0;  // dynamic shared memory it may ask for; over 48 KiB needs saying

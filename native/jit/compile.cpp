@@ -32,9 +32,9 @@ constexpr nvrtcResult NVRTC_ERROR_COMPILATION = 6;
        const char* const* header_names))                                                                    \
     X(nvrtcDestroyProgram, nvrtcResult, (nvrtcProgram * program))                                           \
     X(nvrtcCompileProgram, nvrtcResult, (nvrtcProgram program, int count, const char* const* options))      \
-    X(nvrtcGetCUBINSize, nvrtcResult, (nvrtcProgram program, std::size_t * size))                           \
+    X(nvrtcGetCUBINSize, nvrtcResult, (nvrtcProgram program, std::size_t* size))                            \
     X(nvrtcGetCUBIN, nvrtcResult, (nvrtcProgram program, char* cubin))                                      \
-    X(nvrtcGetProgramLogSize, nvrtcResult, (nvrtcProgram program, std::size_t * size))                      \
+    X(nvrtcGetProgramLogSize, nvrtcResult, (nvrtcProgram program, std::size_t* size))                       \
     X(nvrtcGetProgramLog, nvrtcResult, (nvrtcProgram program, char* log))                                   \
     X(nvrtcAddNameExpression, nvrtcResult, (nvrtcProgram program, const char* expression))                  \
     X(nvrtcGetLoweredName, nvrtcResult, (nvrtcProgram program, const char* expression, const char** name))

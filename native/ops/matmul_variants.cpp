@@ -63,21 +63,33 @@ LaunchConfig columns_config(const GemmVariant& variant, const GemmProblem& p, co
 
 constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across, kAny = GemmLayout::any;
 
-#define GPK_GEMV_ROWS(name, rows)                                                                   \
-    {                                                                                               \
-        .kernel = kernel<GemvKernel::gemv_##name##_rows##rows>, .dtype = DType::name, .a = kAlongK, \
-        .b = kAlongK, .config = rows_config, .max_m = rows, .alignment_bytes = 16                   \
-    }
-#define GPK_GEMV(name)                                                                                      \
-    GPK_GEMV_ROWS(name, 1), GPK_GEMV_ROWS(name, 2), GPK_GEMV_ROWS(name, 4), GPK_GEMV_ROWS(name, 8), {       \
-        .kernel = kernel<GemvKernel::gemv_##name##_columns>, .dtype = DType::name, .a = kAny, .b = kAcross, \
-        .config = columns_config, .max_m = 1, .alignment_bytes = 16                                         \
-    }
-#define GPK_MMA(symbol, dtype_, a_, b_, tile_, is_tf32)                                                   \
-    {                                                                                                     \
-        .kernel = kernel<GemmMmaKernel::symbol>, .dtype = dtype_, .a = a_, .b = b_, .config = mma_config, \
-        .tile = tile_, .alignment_bytes = 16, .tf32 = is_tf32, .fills_device = tile_ == 128               \
-    }
+#define GPK_GEMV_ROWS(name, rows)                            \
+    {.kernel = kernel<GemvKernel::gemv_##name##_rows##rows>, \
+     .dtype = DType::name,                                   \
+     .a = kAlongK,                                           \
+     .b = kAlongK,                                           \
+     .config = rows_config,                                  \
+     .max_m = rows,                                          \
+     .alignment_bytes = 16}
+#define GPK_GEMV(name)                                                                              \
+    GPK_GEMV_ROWS(name, 1), GPK_GEMV_ROWS(name, 2), GPK_GEMV_ROWS(name, 4), GPK_GEMV_ROWS(name, 8), \
+        {.kernel = kernel<GemvKernel::gemv_##name##_columns>,                                       \
+         .dtype = DType::name,                                                                      \
+         .a = kAny,                                                                                 \
+         .b = kAcross,                                                                              \
+         .config = columns_config,                                                                  \
+         .max_m = 1,                                                                                \
+         .alignment_bytes = 16}
+#define GPK_MMA(symbol, dtype_, a_, b_, tile_, is_tf32) \
+    {.kernel = kernel<GemmMmaKernel::symbol>,           \
+     .dtype = dtype_,                                   \
+     .a = a_,                                           \
+     .b = b_,                                           \
+     .config = mma_config,                              \
+     .tile = tile_,                                     \
+     .alignment_bytes = 16,                             \
+     .tf32 = is_tf32,                                   \
+     .fills_device = tile_ == 128}
 #define GPK_MMAS(prefix, dtype, is_tf32)                                 \
     GPK_MMA(prefix##_128_kk, dtype, kAlongK, kAlongK, 128, is_tf32),     \
         GPK_MMA(prefix##_128_kn, dtype, kAlongK, kAcross, 128, is_tf32), \
@@ -85,11 +97,14 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
         GPK_MMA(prefix##_128_mn, dtype, kAcross, kAcross, 128, is_tf32), \
         GPK_MMA(prefix##_64_kk, dtype, kAlongK, kAlongK, 64, is_tf32),   \
         GPK_MMA(prefix##_64_kn, dtype, kAlongK, kAcross, 64, is_tf32)
-#define GPK_GEMM(symbol, dtype_, tile_)                                                                     \
-    {                                                                                                       \
-        .kernel = kernel<GemmKernel::symbol>, .dtype = dtype_, .a = kAny, .b = kAny, .config = gemm_config, \
-        .tile = tile_, .fills_device = tile_ == 128                                                         \
-    }
+#define GPK_GEMM(symbol, dtype_, tile_)    \
+    {.kernel = kernel<GemmKernel::symbol>, \
+     .dtype = dtype_,                      \
+     .a = kAny,                            \
+     .b = kAny,                            \
+     .config = gemm_config,                \
+     .tile = tile_,                        \
+     .fills_device = tile_ == 128}
 
 constexpr GemmVariant kVariants[] = {
     GPK_GEMV(bfloat16),

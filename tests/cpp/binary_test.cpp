@@ -147,9 +147,8 @@ TEST(Binary, BroadcastsRowsColumnsAndSingles) {
         EXPECT_EQ(values(ops::binary(BinaryOp::add, single, single)), (std::vector<double>{14}));
         EXPECT_EQ(ops::binary(BinaryOp::add, single, single).rank(), 0);
     }
-    expect_error(ErrorKind::value, [] {
-        ops::binary(BinaryOp::add, make({2}, {1, 2}), make({3}, {1, 2, 3}));
-    });
+    expect_error(ErrorKind::value,
+                 [] { ops::binary(BinaryOp::add, make({2}, {1, 2}), make({3}, {1, 2, 3})); });
 }
 
 TEST(Binary, MixedDtypesPromote) {

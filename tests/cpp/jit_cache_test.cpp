@@ -35,7 +35,7 @@ TEST_F(JitCache, KeepsWhatIsWritten) {
     EXPECT_EQ(Cache(folder()).read(key(1)), contents);
     EXPECT_TRUE(cache.write(key(2), ""));
     EXPECT_EQ(cache.read(key(2)), "");
-    struct stat status {};
+    struct stat status{};
     ASSERT_EQ(stat(folder().c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 0777, 0700u);
     ASSERT_EQ(stat(cache.path(key(1)).c_str(), &status), 0);

@@ -428,9 +428,8 @@ TEST_F(HostCompileTest, AssertionsAreErrors) {
     for (const char* sync : {"", "__syncthreads();"}) {
         const std::string source = str("#include <cassert>\nextern \"C\" __global__ void check(int* x) {\n",
                                        sync, "\nassert(*x == 1); }");
-        const std::string text = refusal(ErrorKind::driver, [&] {
-            run<int>(source, "check", {{2}, {32}}, {0});
-        });
+        const std::string text =
+            refusal(ErrorKind::driver, [&] { run<int>(source, "check", {{2}, {32}}, {0}); });
         EXPECT_NE(text.find("*x == 1"), std::string::npos) << text;
     }
 }

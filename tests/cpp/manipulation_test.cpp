@@ -37,9 +37,8 @@ TEST(Concat, EachAxisAndMixedDtypes) {
     expect_error(ErrorKind::value, [&] { ops::concat({a, c}, 1); });
     expect_error(ErrorKind::value, [&] { ops::concat({}, 0); });
     expect_error(ErrorKind::index, [&] { ops::concat({a}, 2); });
-    expect_error(ErrorKind::type, [&] {
-        ops::concat({a, make({2, 2}, {1, 2, 3, 4}, DType::float8_e4m3)}, 0);
-    });
+    expect_error(ErrorKind::type,
+                 [&] { ops::concat({a, make({2, 2}, {1, 2, 3, 4}, DType::float8_e4m3)}, 0); });
 }
 
 TEST(Concat, WideRowsOfEveryDtype) {

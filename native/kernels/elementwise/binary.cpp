@@ -93,7 +93,7 @@ void binary_rows(BinaryOp op, const Layout<3>& layout, const Operand& a, const O
         Side<C> a_side(a, stride[1], end - begin), b_side(b, stride[2], end - begin);
         C result[kBufferElements];
         for_rows_between(
-            layout, begin, end, kBufferElements, [&](std::int64_t count, const std::int64_t(&at)[3]) {
+            layout, begin, end, kBufferElements, [&](std::int64_t count, const std::int64_t (&at)[3]) {
                 const C* x = a_side.at(at[1], count);
                 const C* y = b_side.at(at[2], count);
                 void* target =

@@ -13,7 +13,7 @@ template <class C>
 void clip_host(const ClipParams& p) {
     const Bounds<C> bounds(p);
     const auto& stride = p.layout.axis[0].stride;
-    for_rows(p.layout, kBufferElements, [&](std::int64_t count, const std::int64_t(&at)[2]) {
+    for_rows(p.layout, kBufferElements, [&](std::int64_t count, const std::int64_t (&at)[2]) {
         C values[kBufferElements];
         load_row<C>(p.dtype, p.x, at[1], stride[1], count, values);
         for (std::int64_t i = 0; i < count; ++i) values[i] = bounds.apply(p, values[i]);

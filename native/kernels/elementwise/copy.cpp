@@ -15,7 +15,7 @@ namespace {
 void copy_strided_host(const CopyParams& p) {
     const std::int64_t to_stride = p.layout.axis[0].stride[0], from_stride = p.layout.axis[0].stride[1];
     with_word(p.element_bytes, [&]<class W>() {
-        for_rows(p.layout, kWholeRow, [&](std::int64_t count, const std::int64_t(&at)[2]) {
+        for_rows(p.layout, kWholeRow, [&](std::int64_t count, const std::int64_t (&at)[2]) {
             auto* to = static_cast<std::byte*>(p.to) + at[0] * static_cast<std::int64_t>(sizeof(W));
             const auto* from =
                 static_cast<const std::byte*>(p.from) + at[1] * static_cast<std::int64_t>(sizeof(W));
@@ -44,7 +44,7 @@ void convert_row(const void* from, void* to, std::int64_t begin, std::int64_t en
 template <class C>
 void convert_strided_host(const ConvertParams& p) {
     const std::int64_t to_stride = p.layout.axis[0].stride[0], from_stride = p.layout.axis[0].stride[1];
-    for_rows(p.layout, kBufferElements, [&](std::int64_t count, const std::int64_t(&at)[2]) {
+    for_rows(p.layout, kBufferElements, [&](std::int64_t count, const std::int64_t (&at)[2]) {
         C buffer[kBufferElements];
         load_row<C>(p.from_dtype, p.from, at[1], from_stride, count, buffer);
         store_row<C>(p.to_dtype, p.to, at[0], to_stride, count, buffer);

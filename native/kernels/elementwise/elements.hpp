@@ -136,8 +136,7 @@ template <class C>
 GPK_HD C load(DType dtype, const void* data, std::int64_t i);
 
 #define GPK_LOAD_CASE(name, T) \
-    case DType::name:          \
-        return decode<T, Compute>(load_stored<T>(data, i));
+    case DType::name: return decode<T, Compute>(load_stored<T>(data, i));
 #define GPK_DEFINE_LOAD(C, TYPES)                                     \
     template <>                                                       \
     GPK_HD C load<C>(DType dtype, const void* data, std::int64_t i) { \

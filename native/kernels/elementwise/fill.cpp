@@ -17,7 +17,7 @@ void fill_strided_host(const FillParams& p) {
     with_word(p.element_bytes, [&]<class W>() {
         W value;
         std::memcpy(&value, p.value, sizeof(W));
-        for_rows(p.layout, kWholeRow, [&](std::int64_t count, const std::int64_t(&at)[1]) {
+        for_rows(p.layout, kWholeRow, [&](std::int64_t count, const std::int64_t (&at)[1]) {
             constexpr auto size = static_cast<std::int64_t>(sizeof(W));
             auto* to = static_cast<std::byte*>(p.to) + at[0] * size;
             for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * stride * size, &value, sizeof(W));

@@ -57,7 +57,7 @@ void unary_rows(UnaryOp op, const Layout<2>& layout, const void* x, DType x_dtyp
     // The widest dtype of a class is the compute type itself, and needs no buffer.
     const bool direct_in = stride[1] == 1 && itemsize(x_dtype) == sizeof(C);
     const bool direct_out = stride[0] == 1 && (truth || itemsize(out_dtype) == sizeof(C));
-    for_rows(layout, kBufferElements, [&](std::int64_t count, const std::int64_t(&at)[2]) {
+    for_rows(layout, kBufferElements, [&](std::int64_t count, const std::int64_t (&at)[2]) {
         C values[kBufferElements], result[kBufferElements];
         const C* from = direct_in ? static_cast<const C*>(x) + at[1] : values;
         void* target = static_cast<std::byte*>(out) + at[0] * static_cast<std::int64_t>(itemsize(out_dtype));

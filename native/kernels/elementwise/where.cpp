@@ -16,7 +16,7 @@ void where_host(const WhereParams& p) {
     const auto& stride = p.layout.axis[0].stride;
     with_word(p.element_bytes, [&]<class W>() {
         constexpr auto size = static_cast<std::int64_t>(sizeof(W));
-        for_rows(p.layout, kWholeRow, [&](std::int64_t count, const std::int64_t(&at)[4]) {
+        for_rows(p.layout, kWholeRow, [&](std::int64_t count, const std::int64_t (&at)[4]) {
             auto* out = static_cast<std::byte*>(p.out) + at[0] * size;
             const std::uint8_t* condition = p.condition + at[1];
             // A number is a row of stride 0.

@@ -129,8 +129,8 @@ void gemm_host(const GemmProblem& p) {
 #define GPK_X(T) template void gemm_host<T>(const GemmProblem&);
 GPK_X(float)
 GPK_X(double)
-GPK_X(float16) GPK_X(bfloat16) GPK_X(std::uint8_t) GPK_X(std::uint16_t) GPK_X(std::uint32_t)
-    GPK_X(std::uint64_t) GPK_X(bool)
+GPK_X(float16)
+GPK_X(bfloat16) GPK_X(std::uint8_t) GPK_X(std::uint16_t) GPK_X(std::uint32_t) GPK_X(std::uint64_t) GPK_X(bool)
 #undef GPK_X
 
 }  // namespace gpk::kernels

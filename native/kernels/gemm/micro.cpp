@@ -38,8 +38,7 @@ namespace {
 GPK_MICRO(micro_plain, , 16)
 #if defined(__x86_64__)
 GPK_MICRO(micro_avx2, __attribute__((target("avx2,fma"))), 32)
-GPK_MICRO(micro_avx512,
-          __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma"))), 64)
+GPK_MICRO(micro_avx512, __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma"))), 64)
 #endif
 
 template <class C>
