@@ -8,7 +8,7 @@ if [ -z "${VIRTUAL_ENV-}" ]; then
   # shellcheck disable=SC1091
   . .venv/bin/activate
 fi
-python -m pip install -q --disable-pip-version-check '.[jit,llm,cli]'
+python -m pip install -q --disable-pip-version-check '.[jit,llm]'
 
 pygpukit pull smollm2
 pygpukit generate smollm2 "${1:-The quickest way to add two vectors on a GPU is}"

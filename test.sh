@@ -102,7 +102,7 @@ fi
 step "build and install the package"
 if $all; then export PYGPUKIT_WERROR=ON; fi
 "${pip[@]}" --no-build-isolation -C build-dir=build/tests -C cmake.define.PYGPUKIT_BUILD_TESTS=ON \
-  '.[jit,llm,cli,test]'
+  '.[jit,llm,test]'
 step "build the C++ tests"
 cmake --build build/tests --target pygpukit_tests -- --quiet | sed "/no work to do/d"
 

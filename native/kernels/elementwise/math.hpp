@@ -8,26 +8,30 @@
 
 namespace gpk::kernels::math {
 
-#define GPK_MATH1(name)                                 \
+// clang-format off
+#define GPK_OF_ONE(X)                                                                                \
+    X(sqrt) X(cbrt) X(exp) X(exp2) X(expm1) X(log) X(log2) X(log10) X(log1p) X(sin) X(cos) X(tan)    \
+    X(asin) X(acos) X(atan) X(sinh) X(cosh) X(tanh) X(asinh) X(acosh) X(atanh) X(floor) X(ceil)      \
+    X(trunc) X(rint) X(fabs) X(erf) X(erfc)
+#define GPK_OF_TWO(X) X(pow) X(fmod) X(atan2) X(hypot) X(copysign)
+// clang-format on
+
+#define GPK_DEFINE_ONE(name)                            \
     GPK_HD float name(float x) { return ::name##f(x); } \
     GPK_HD double name(double x) { return ::name(x); }
-#define GPK_MATH2(name)                                             \
+#define GPK_DEFINE_TWO(name)                                        \
     GPK_HD float name(float x, float y) { return ::name##f(x, y); } \
     GPK_HD double name(double x, double y) { return ::name(x, y); }
 
-GPK_MATH1(sqrt)
-GPK_MATH1(cbrt)
-GPK_MATH1(exp) GPK_MATH1(exp2) GPK_MATH1(expm1) GPK_MATH1(log) GPK_MATH1(log2) GPK_MATH1(log10)
-    GPK_MATH1(log1p) GPK_MATH1(sin) GPK_MATH1(cos) GPK_MATH1(tan) GPK_MATH1(asin) GPK_MATH1(acos)
-        GPK_MATH1(atan) GPK_MATH1(sinh) GPK_MATH1(cosh) GPK_MATH1(tanh) GPK_MATH1(asinh) GPK_MATH1(acosh)
-            GPK_MATH1(atanh) GPK_MATH1(floor) GPK_MATH1(ceil) GPK_MATH1(trunc) GPK_MATH1(rint) GPK_MATH1(fabs)
-                GPK_MATH1(erf) GPK_MATH1(erfc) GPK_MATH2(pow) GPK_MATH2(fmod) GPK_MATH2(atan2)
-                    GPK_MATH2(hypot) GPK_MATH2(copysign)
-#undef GPK_MATH1
-#undef GPK_MATH2
+GPK_OF_ONE(GPK_DEFINE_ONE)
+GPK_OF_TWO(GPK_DEFINE_TWO)
+#undef GPK_OF_ONE
+#undef GPK_OF_TWO
+#undef GPK_DEFINE_ONE
+#undef GPK_DEFINE_TWO
 
-                        template <class C>
-                        GPK_HD C rsqrt(C x) {
+template <class C>
+GPK_HD C rsqrt(C x) {
 #ifdef __CUDA_ARCH__
     if constexpr (sizeof(C) == 4) {
         return ::rsqrtf(x);
