@@ -76,8 +76,8 @@ TEST(Take, AxesIndexDtypesAndShapes) {
               (std::vector<double>{6, 7, 8, 9, 10, 11}));
     EXPECT_EQ(values(ops::take(x, make({1}, {-1}, DType::int64), -1)),
               (std::vector<double>{1, 3, 5, 7, 9, 11}));
-    expect_error(ErrorKind::index, [&] { ops::take(x, make({1}, {1}, DType::bool_), 0); });
-    expect_error(ErrorKind::index, [&] { ops::take(x, make({1}, {1}), 0); });
+    expect_error(ErrorKind::type, [&] { ops::take(x, make({1}, {1}, DType::bool_), 0); });
+    expect_error(ErrorKind::type, [&] { ops::take(x, make({1}, {1}), 0); });
     expect_error(ErrorKind::index, [&] { ops::take(x, make({1}, {1}, DType::int8), 3); });
 }
 

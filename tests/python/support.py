@@ -84,14 +84,18 @@ def assert_equal(actual: gp.Array, expected: Any, dtype: str | None = None) -> N
     np.testing.assert_array_equal(host, expected)
 
 
-def ulps(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Errors in units of the last place of the exact value, rounded to actual's dtype."""
+def ulps(actual: np.ndarray, exact: np.ndarray, terms: Any = 0.0) -> np.ndarray:
+    """Errors in units of the last place of the exact value, rounded to actual's dtype.
+
+    terms: of a sum whose parts may cancel: the unit is then that of the larger of value and terms.
+    """
     dtype = actual.dtype
     exact = np.asarray(exact, np.float64)
     with np.errstate(over="ignore"):
         rounded = exact.astype(dtype).astype(np.float64)
     info = ml_dtypes.finfo(dtype)
-    exponent = np.floor(np.log2(np.maximum(np.abs(rounded), float(info.smallest_normal))))
+    size = np.maximum(np.abs(rounded), np.abs(np.asarray(terms, np.float64)))
+    exponent = np.floor(np.log2(np.maximum(size, float(info.smallest_normal))))
     unit = np.exp2(exponent) * float(info.eps)
     wide = actual.astype(np.float64)
     same = (wide == rounded) | (np.isnan(wide) & np.isnan(rounded))
@@ -100,10 +104,10 @@ def ulps(actual: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return np.where(same, np.minimum(np.nan_to_num(error), 0.5), np.nan_to_num(error, nan=np.inf))
 
 
-def assert_within_ulps(actual: gp.Array, exact: Any, limit: float) -> None:
+def assert_within_ulps(actual: gp.Array, exact: Any, limit: float, terms: Any = 0.0) -> None:
     host = actual.to_numpy()
     assert host.shape == np.shape(exact)
-    worst = ulps(host, exact).max(initial=0)
+    worst = ulps(host, exact, terms).max(initial=0)
     assert worst <= limit, f"error of {worst} ulps, at most {limit} expected"
 
 
