@@ -1,12 +1,12 @@
 # The Python module pygpukit._native and its type stub.
-find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module
-             OPTIONAL_COMPONENTS Development.SABIModule)
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 execute_process(COMMAND "${Python_EXECUTABLE}" -m nanobind --cmake_dir
   OUTPUT_VARIABLE nanobind_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 find_package(nanobind CONFIG REQUIRED)
 
 file(GLOB bindings CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/native/bindings/*.cpp")
-nanobind_add_module(_native STABLE_ABI NB_STATIC NB_DOMAIN pygpukit ${bindings})
+# Not the stable ABI: through it a call costs more, and calls are what users count.
+nanobind_add_module(_native NB_STATIC NB_DOMAIN pygpukit ${bindings})
 target_link_libraries(_native PRIVATE pygpukit::pygpukit)
 target_compile_definitions(_native PRIVATE PYGPUKIT_VERSION="${PROJECT_VERSION}")
 pygpukit_compile_options(_native)

@@ -62,8 +62,7 @@ class PyKernel {
         alignas(16) std::byte params[kMaxParamsBytes];
         std::memset(params, 0, signature().params_bytes);
         pack(call, params);
-        const std::shared_ptr<Stream> stream =
-            read_stream(call.options[static_cast<int>(LaunchOption::stream)], device());
+        const std::shared_ptr<Stream> stream = read_stream(call.option(LaunchOption::stream), device());
         const LaunchConfig config = configure(call);
         run_on(device(), [&] { launch(call, stream, config, params); });
     }
@@ -78,7 +77,10 @@ class PyKernel {
         explicit Call(const PyKernel& kernel) : arguments(few) {
             const std::size_t count = kernel.signature().parameters.size();
             if (count > std::size(few)) arguments = (many = std::make_unique<Argument[]>(count)).get();
-            for (nb::handle& option : options) option = nb::handle(Py_None);
+        }
+        nb::handle option(LaunchOption which) const {
+            const nb::handle given = options[static_cast<int>(which)];
+            return given.is_valid() ? given : nb::handle(Py_None);
         }
         Argument few[16];
         std::unique_ptr<Argument[]> many;
@@ -89,15 +91,27 @@ class PyKernel {
 
     static nb::object intern(const char* text) { return nb::steal(PyUnicode_InternFromString(text)); }
 
-    // The position of a name in a list, or its size.
-    static std::size_t find(const std::vector<nb::object>& names, nb::handle key) {
+    static constexpr std::size_t kNotFound = SIZE_MAX;
+
+    // The position of a name among several.
+    static std::size_t find(const std::vector<nb::object>& names, nb::handle key,
+                            bool (*same)(PyObject*, PyObject*)) {
         for (std::size_t i = 0; i < names.size(); ++i) {
-            if (names[i].ptr() == key.ptr()) return i;
+            if (same(names[i].ptr(), key.ptr())) return i;
         }
-        for (std::size_t i = 0; i < names.size(); ++i) {
-            if (PyUnicode_Compare(names[i].ptr(), key.ptr()) == 0) return i;
+        return kNotFound;
+    }
+
+    // Where a keyword argument belongs. Nearly all are interned, and found by their address.
+    nb::handle* place(nb::handle key, Call& call) const {
+        static constexpr auto by_address = [](PyObject* a, PyObject* b) { return a == b; };
+        static constexpr auto by_text = [](PyObject* a, PyObject* b) { return PyUnicode_Compare(a, b) == 0; };
+        for (bool (*same)(PyObject*, PyObject*) : {+by_address, +by_text}) {
+            if (const std::size_t i = find(option_names_, key, same); i != kNotFound) return &call.options[i];
+            if (const std::size_t i = find(names_, key, same); i != kNotFound)
+                return &call.arguments[i].value;
         }
-        return names.size();
+        refuse("arguments named as its parameters", str("'", nb::cast<std::string>(key), "'"));
     }
 
     [[noreturn]] void refuse(const std::string& expected, const std::string& got) const {
@@ -109,16 +123,10 @@ class PyKernel {
         if (args.size() > count) refuse(str(count, " arguments"), str(args.size()));
         for (std::size_t i = 0; i < args.size(); ++i) call.arguments[i].value = args[i];
         for (auto [key, value] : kwargs) {
-            if (const std::size_t option = find(option_names_, key); option < option_names_.size()) {
-                call.options[option] = value;
-                continue;
-            }
-            const std::size_t i = find(names_, key);
-            if (i == count)
-                refuse("arguments named as its parameters", str("'", nb::cast<std::string>(key), "'"));
-            if (call.arguments[i].value.is_valid())
-                refuse("each argument once", str("'", signature().parameters[i].name, "' twice"));
-            call.arguments[i].value = value;
+            nb::handle& target = *place(key, call);
+            if (target.is_valid())
+                refuse("each argument once", str("'", nb::cast<std::string>(key), "' twice"));
+            target = value;
         }
         std::string missing;
         for (std::size_t i = 0; i < count; ++i) {
@@ -184,16 +192,15 @@ class PyKernel {
     }
 
     LaunchConfig configure(const Call& call) const {
-        const auto option = [&](LaunchOption which) { return call.options[static_cast<int>(which)]; };
         LaunchConfig config;
-        config.block = option(LaunchOption::block).is_none()
+        config.block = call.option(LaunchOption::block).is_none()
                            ? Dim3{threads_}
-                           : read_dim3("block", option(LaunchOption::block));
-        if (const nb::handle bytes = option(LaunchOption::shared_bytes); !bytes.is_none()) {
+                           : read_dim3("block", call.option(LaunchOption::block));
+        if (const nb::handle bytes = call.option(LaunchOption::shared_bytes); !bytes.is_none()) {
             config.shared_bytes = read_dim3("shared_bytes", bytes).x;
         }
-        if (!option(LaunchOption::grid).is_none()) {
-            config.grid = read_dim3("grid", option(LaunchOption::grid));
+        if (!call.option(LaunchOption::grid).is_none()) {
+            config.grid = read_dim3("grid", call.option(LaunchOption::grid));
         } else if (call.first_array != nullptr) {
             const std::int64_t threads =
                 std::max<std::int64_t>(1, std::int64_t{config.block.x} * config.block.y * config.block.z);

@@ -508,10 +508,8 @@ void pack_scalar(const Signature& signature, const Parameter& parameter, const S
 
 void pack_pointer(const Signature& signature, const Parameter& parameter, std::uint64_t address, DType dtype,
                   void* params) {
-    const std::string got = str("an array of ", name(dtype));
-    if (!parameter.pointer) throw refuse_argument(ErrorKind::type, signature, parameter, got);
-    if (parameter.dtype && *parameter.dtype != dtype) {
-        throw refuse_argument(ErrorKind::type, signature, parameter, got);
+    if (!parameter.pointer || (parameter.dtype && *parameter.dtype != dtype)) {
+        throw refuse_argument(ErrorKind::type, signature, parameter, str("an array of ", name(dtype)));
     }
     put(params, parameter, address);
 }
