@@ -31,7 +31,7 @@ def from_numpy(array: np.ndarray[Any, Any], device: _native.Device | str | None 
     host = np.asarray(array, order="C")
     if not host.dtype.isnative:
         host = host.astype(host.dtype.newbyteorder("="))
-    return _native._from_bytes(host.reshape(-1).view(np.uint8), host.shape, host.dtype, device)
+    return _native._from_bytes(host.reshape(-1).view(np.uint8), host.shape, host.dtype.name, device)
 
 
 def asarray(
