@@ -14,8 +14,9 @@ constexpr std::size_t kSmallest = 256;
 constexpr std::size_t kLarge = std::size_t{64} << 20;
 constexpr std::size_t kLargeStep = std::size_t{2} << 20;
 
+// `step` is a power of two.
 constexpr std::size_t round_up(std::size_t value, std::size_t step) {
-    return (value + step - 1) / step * step;
+    return (value + step - 1) & ~(step - 1);
 }
 
 // The memory of one graph: what its captured work allocated. Blocks freed during the capture are used
@@ -79,19 +80,22 @@ std::size_t MemoryPool::class_bytes(std::size_t bytes) {
 
 bool MemoryPool::FreeBlock::may_ask() const {
     const auto free_to_ask = [](const auto& each) { return each->capture() == nullptr; };
-    return free_to_ask(stream) && std::all_of(streams.begin(), streams.end(), free_to_ask);
+    return free_to_ask(stream) &&
+           (!others || std::all_of(others->streams.begin(), others->streams.end(), free_to_ask));
 }
 
 bool MemoryPool::FreeBlock::idle() const {
     const auto done = [](const auto& each) { return each->query(); };
-    return stream->query() && std::all_of(events.begin(), events.end(), done) &&
-           std::all_of(streams.begin(), streams.end(), done);
+    return stream->query() &&
+           (!others || (std::all_of(others->events.begin(), others->events.end(), done) &&
+                        std::all_of(others->streams.begin(), others->streams.end(), done)));
 }
 
 void MemoryPool::FreeBlock::order_before(Stream& next) const {
     next.wait(*stream);
-    for (const auto& event : events) next.wait(*event);
-    for (const auto& other : streams) next.wait(*other);
+    if (!others) return;
+    for (const auto& event : others->events) next.wait(*event);
+    for (const auto& other : others->streams) next.wait(*other);
 }
 
 // Finds a cached block that may be had in the given way; large requests accept up to a quarter more.
@@ -103,8 +107,7 @@ bool MemoryPool::take_cached(std::size_t wanted, const std::shared_ptr<Stream>& 
         const auto found = std::find_if(blocks.rbegin(), blocks.rend(), [&](const FreeBlock& each) {
             if (reuse != Reuse::same_stream && !each.may_ask()) return false;
             switch (reuse) {
-                case Reuse::same_stream:
-                    return each.stream == stream && each.events.empty() && each.streams.empty();
+                case Reuse::same_stream: return each.stream == stream && !each.others;
                 case Reuse::idle: return each.idle();
                 case Reuse::waiting: return true;
             }
@@ -219,17 +222,18 @@ void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>
         static_cast<GraphArena&>(*block.arena).put_back(block, others);
         return;
     }
-    FreeBlock freed{block.pointer, block.stream, {}, {}};
+    std::unique_ptr<Others> used_by;
     for (const auto& other : others) {
         if (other == block.stream) continue;
+        if (!used_by) used_by = std::make_unique<Others>();
         if (auto event = mark(*other)) {
-            freed.events.push_back(std::move(event));
+            used_by->events.push_back(std::move(event));
         } else {
-            freed.streams.push_back(other);
+            used_by->streams.push_back(other);
         }
     }
     std::lock_guard lock(mutex_);
-    free_[block.class_bytes].push_back(std::move(freed));
+    free_[block.class_bytes].push_back({block.pointer, std::move(block.stream), std::move(used_by)});
     stats_.cached_bytes += block.class_bytes;
     stats_.live_bytes -= block.bytes;
     --stats_.live_blocks;

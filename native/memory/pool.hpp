@@ -65,12 +65,16 @@ class MemoryPool : public DeviceAttachment {
     static std::size_t class_bytes(std::size_t bytes);
 
    private:
+    // What else used a free block, beside the stream that it was allocated on.
+    struct Others {
+        std::vector<std::shared_ptr<Event>> events;
+        // Those that no event could be recorded on: captured at that moment, or failing.
+        std::vector<std::shared_ptr<Stream>> streams;
+    };
     struct FreeBlock {
         DevicePtr pointer;
         std::shared_ptr<Stream> stream;
-        std::vector<std::shared_ptr<Event>> events;  // of other streams that used it
-        // Of those, the ones that no event could be recorded on: captured at that moment, or failing.
-        std::vector<std::shared_ptr<Stream>> streams;
+        std::unique_ptr<Others> others;  // null for nearly all
 
         bool may_ask() const;  // a capturing stream may be neither asked nor waited for
         bool idle() const;

@@ -13,8 +13,10 @@ namespace {
 
 std::atomic<std::uint64_t> next_stream_id{1};
 
-// The open scopes of this thread, one entry a device.
+// The open scopes of this thread, one entry a device, and their number: asking the number costs less than
+// asking a vector, which is made at a thread's first use.
 thread_local std::vector<std::shared_ptr<Stream>> scoped;
+thread_local constinit std::size_t scoped_count = 0;
 
 void check_same_device(const char* call, const Device& a, const Device& b) {
     if (&a != &b) {
@@ -85,6 +87,7 @@ void Stream::wait(Stream& other) {
 }
 
 const std::shared_ptr<Stream>& current_stream(Device& device) {
+    if (scoped_count == 0) return device.default_stream();
     for (const auto& stream : scoped) {
         if (&stream->device() == &device) return stream;
     }
@@ -105,6 +108,7 @@ std::shared_ptr<Stream> set_current_stream(std::shared_ptr<Stream> stream) {
     } else if (open != scoped.end()) {
         scoped.erase(open);  // nothing of the device stays with the thread
     }
+    scoped_count = scoped.size();
     return previous;
 }
 
