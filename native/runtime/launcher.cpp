@@ -1,5 +1,7 @@
 #include "runtime/launcher.hpp"
 
+#include <utility>
+
 #include "runtime/device.hpp"
 #include "runtime/graph.hpp"
 #include "runtime/kernel.hpp"
@@ -10,10 +12,31 @@ namespace gpk {
 template <class Call>
 void Launcher::submit(const WorkRecord& work, Call&& call) {
     if (Graph* graph = work.stream->capture()) graph->add_cost(work.cost);
-    LaunchHook* const hook = this->hook();
+    const std::shared_ptr<LaunchHook> hook = this->hook();
     if (hook != nullptr) hook->before(work);
     call(device_.driver(), work.stream->handle());
     if (hook != nullptr) hook->after(work);
+}
+
+bool Launcher::try_set_hook(std::shared_ptr<LaunchHook> hook) {
+    std::lock_guard lock(hook_mutex_);
+    if (hook_ != nullptr) return false;
+    hook_ = std::move(hook);
+    hooked_.store(true, std::memory_order_release);
+    return true;
+}
+
+void Launcher::clear_hook(const LaunchHook* hook) {
+    std::lock_guard lock(hook_mutex_);
+    if (hook_.get() != hook) return;
+    hook_.reset();
+    hooked_.store(false, std::memory_order_release);
+}
+
+std::shared_ptr<LaunchHook> Launcher::hook() const {
+    if (!hooked_.load(std::memory_order_acquire)) return nullptr;
+    std::lock_guard lock(hook_mutex_);
+    return hook_;
 }
 
 void Launcher::launch(Stream& stream, const Kernel& kernel, const LaunchConfig& config, const void* params,

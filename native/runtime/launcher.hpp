@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
+#include <mutex>
 #include <string_view>
 
 #include "driver/driver.hpp"
@@ -53,23 +55,20 @@ class Launcher {
     void fill(Stream& stream, DevicePtr to, std::uint8_t value, std::size_t bytes);
     void graph(Stream& stream, GraphHandle graph, const Cost& cost);
 
-    // One hook at a time; false where there is another. It must outlive the calls it is in: whoever
-    // clears it waits for the threads that launch.
-    bool try_set_hook(LaunchHook* hook) noexcept {
-        LaunchHook* none = nullptr;
-        return hook_.compare_exchange_strong(none, hook, std::memory_order_acq_rel);
-    }
-    void clear_hook(LaunchHook* hook) noexcept {
-        hook_.compare_exchange_strong(hook, nullptr, std::memory_order_acq_rel);
-    }
-    LaunchHook* hook() const noexcept { return hook_.load(std::memory_order_acquire); }
+    // One hook at a time; false where there is another. Work that is under way on other threads when it is
+    // cleared keeps it until it was told.
+    bool try_set_hook(std::shared_ptr<LaunchHook> hook);
+    void clear_hook(const LaunchHook* hook);
+    std::shared_ptr<LaunchHook> hook() const;
 
    private:
     template <class Call>
     void submit(const WorkRecord& work, Call&& call);
 
     Device& device_;
-    std::atomic<LaunchHook*> hook_{nullptr};
+    std::atomic<bool> hooked_{false};  // so that work without a hook takes no lock
+    mutable std::mutex hook_mutex_;
+    std::shared_ptr<LaunchHook> hook_;
 };
 
 }  // namespace gpk

@@ -1,6 +1,7 @@
 #include "runtime/trace.hpp"
 
 #include <chrono>
+#include <mutex>
 
 #include "base/error.hpp"
 #include "runtime/device.hpp"
@@ -20,8 +21,26 @@ thread_local std::int64_t asked_at = 0;
 
 }  // namespace
 
-Trace::Trace(Device& device) : device_(device) {
-    if (!device.launcher().try_set_hook(this)) {
+class Trace::Recorder : public LaunchHook {
+   public:
+    void before(const WorkRecord&) override { asked_at = now_ns(); }
+    void after(const WorkRecord& work) noexcept override {
+        std::lock_guard lock(mutex_);
+        entries_.push_back({work.kind, std::string(work.name), work.stream->id(), work.config, work.cost,
+                            asked_at, now_ns()});
+    }
+    std::vector<TraceEntry> entries() const {
+        std::lock_guard lock(mutex_);
+        return entries_;
+    }
+
+   private:
+    mutable std::mutex mutex_;
+    std::vector<TraceEntry> entries_;
+};
+
+Trace::Trace(Device& device) : device_(device), recorder_(std::make_shared<Recorder>()) {
+    if (!device.launcher().try_set_hook(recorder_)) {
         throw error(ErrorKind::value, {.call = "trace",
                                        .expected = str("no other trace on ", device.name()),
                                        .got = "one that is running",
@@ -31,19 +50,8 @@ Trace::Trace(Device& device) : device_(device) {
 
 Trace::~Trace() { stop(); }
 
-void Trace::stop() { device_.launcher().clear_hook(this); }
+void Trace::stop() { device_.launcher().clear_hook(recorder_.get()); }
 
-void Trace::before(const WorkRecord&) { asked_at = now_ns(); }
-
-void Trace::after(const WorkRecord& work) noexcept {
-    std::lock_guard lock(mutex_);
-    entries_.push_back(
-        {work.kind, std::string(work.name), work.stream->id(), work.config, work.cost, asked_at, now_ns()});
-}
-
-std::vector<TraceEntry> Trace::entries() const {
-    std::lock_guard lock(mutex_);
-    return entries_;
-}
+std::vector<TraceEntry> Trace::entries() const { return recorder_->entries(); }
 
 }  // namespace gpk

@@ -1,8 +1,8 @@
-// Trace: what reached a device, in order. A hook of the launcher, for tests and for `gp.trace()`.
+// Trace: what reached a device, in order. Through a hook of the launcher, for tests and for `gp.trace()`.
 #pragma once
 
 #include <cstdint>
-#include <mutex>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,21 +20,21 @@ struct TraceEntry {
     std::int64_t end_ns;    // and when the call returned
 };
 
-class Trace : public LaunchHook {
+class Trace {
    public:
     // Starts at once. Only one hook can watch a device: Error (value) where there is one already.
     explicit Trace(Device& device);
-    ~Trace() override;
+    ~Trace();
+    Trace(const Trace&) = delete;
+    Trace& operator=(const Trace&) = delete;
     void stop();
     std::vector<TraceEntry> entries() const;
 
-    void before(const WorkRecord& work) override;
-    void after(const WorkRecord& work) noexcept override;
-
    private:
+    class Recorder;
+
     Device& device_;
-    mutable std::mutex mutex_;
-    std::vector<TraceEntry> entries_;
+    std::shared_ptr<Recorder> recorder_;  // the launcher's too, which may yet tell it of work under way
 };
 
 }  // namespace gpk

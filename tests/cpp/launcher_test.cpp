@@ -16,9 +16,13 @@ using namespace sim;
 
 namespace {
 
+std::shared_ptr<LaunchHook> unowned(LaunchHook* hook) { return {std::shared_ptr<void>(), hook}; }
+
 class Recorder : public LaunchHook {
    public:
-    explicit Recorder(Launcher& launcher) : launcher_(launcher) { EXPECT_TRUE(launcher.try_set_hook(this)); }
+    explicit Recorder(Launcher& launcher) : launcher_(launcher) {
+        EXPECT_TRUE(launcher.try_set_hook(unowned(this)));
+    }
     ~Recorder() override { launcher_.clear_hook(this); }
     void before(const WorkRecord& work) override {
         if (refuse) throw error(ErrorKind::value, {.call = "hook", .got = "work"});
@@ -144,12 +148,38 @@ TEST(Launcher, OneHookAtATime) {
     Launcher& launcher = target.device.launcher();
     {
         Recorder recorder(launcher);
-        EXPECT_EQ(launcher.hook(), &recorder);
-        EXPECT_FALSE(launcher.try_set_hook(&recorder));
+        EXPECT_EQ(launcher.hook().get(), &recorder);
+        EXPECT_FALSE(launcher.try_set_hook(unowned(&recorder)));
         expect_kind(ErrorKind::value, [&] { Trace trace(target.device); });
-        EXPECT_EQ(launcher.hook(), &recorder);
+        EXPECT_EQ(launcher.hook().get(), &recorder);
     }
     EXPECT_EQ(launcher.hook(), nullptr);
+}
+
+TEST(Launcher, WorkUnderWayKeepsItsHookUntilItWasTold) {
+    struct Hook : LaunchHook {
+        explicit Hook(std::function<void()> call) : call(std::move(call)) {}
+        void before(const WorkRecord&) override { call(); }
+        void after(const WorkRecord&) noexcept override { ++told; }
+        std::function<void()> call;
+        int told = 0;
+    };
+    Device& device = test_device();
+    const Memory memory(device);
+    std::weak_ptr<Hook> kept;
+    // Another thread drops the hook while this one's work is under way.
+    auto hook = std::make_shared<Hook>([&] { device.launcher().clear_hook(kept.lock().get()); });
+    hook->call = [&, call = hook->call] {
+        call();
+        hook.reset();
+        EXPECT_FALSE(kept.expired());
+    };
+    kept = hook;
+    ASSERT_TRUE(device.launcher().try_set_hook(hook));
+    device.launcher().fill(*device.default_stream(), memory.a, 1, 64);
+    EXPECT_TRUE(kept.expired());
+    EXPECT_EQ(device.launcher().hook(), nullptr);
+    device.synchronize();
 }
 
 TEST(Trace, KeepsWhatReachedTheDevice) {
