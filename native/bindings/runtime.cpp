@@ -5,6 +5,9 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "memory/pool.hpp"
 #include "runtime/graph.hpp"
 #include "runtime/stream.hpp"
@@ -14,17 +17,43 @@ namespace gpk::python {
 
 namespace {
 
-// `with stream:` nests, and a stream may be entered again inside itself.
 struct PyStream {
     std::shared_ptr<Stream> stream;
-    std::vector<std::shared_ptr<Stream>> previous = {};
 };
 
 struct PyGraph {
     std::shared_ptr<Stream> stream;
     std::shared_ptr<Graph> graph = nullptr;
-    std::shared_ptr<Stream> previous = nullptr;
 };
+
+// What `with` has made current on this thread, the innermost last. A stream may be there several times.
+struct Scope {
+    std::shared_ptr<Stream> stream, previous;
+};
+thread_local std::vector<Scope> scopes;
+
+void enter(const std::shared_ptr<Stream>& stream) { scopes.push_back({stream, set_current_stream(stream)}); }
+
+// Generators may leave their scopes in another order than they entered them: an inner one that stays leads
+// back to what was before this one.
+void leave(const char* call, const std::shared_ptr<Stream>& stream) {
+    const auto left = std::find_if(scopes.rbegin(), scopes.rend(),
+                                   [&](const Scope& scope) { return scope.stream == stream; });
+    if (left == scopes.rend()) {
+        throw error(ErrorKind::value, {.call = call,
+                                       .expected = "the end of a scope that this thread has entered",
+                                       .got = "that of none"});
+    }
+    const auto inner = std::find_if(left.base(), scopes.end(), [&](const Scope& scope) {
+        return &scope.stream->device() == &stream->device();
+    });
+    if (inner == scopes.end()) {
+        set_current_stream(std::move(left->previous));
+    } else {
+        inner->previous = std::move(left->previous);
+    }
+    scopes.erase(std::next(left).base());
+}
 
 nb::dict device_properties(Device& device) {
     const DeviceInfo& info = device.info();
@@ -107,8 +136,8 @@ void bind_stream(nb::module_& m) {
             nb::kw_only(), nb::arg("priority") = 0, nb::arg("device").none() = nb::none(),
             "priority: 0 is normal, smaller is more urgent; the device's range is in its properties.")
         .def(
-            "synchronize", [](PyStream& s) { s.stream->synchronize(); },
-            nb::call_guard<nb::gil_scoped_release>(), "Waits for the stream's work.")
+            "synchronize", [](PyStream& s) { s.stream->synchronize(); }, nb::call_guard<nb::gil_scoped_release>(),
+            "Waits for the stream's work.")
         .def_prop_ro(
             "is_done", [](PyStream& s) { return s.stream->query(); }, "Whether all its work is done.")
         .def_prop_ro(
@@ -128,17 +157,12 @@ void bind_stream(nb::module_& m) {
         .def(
             "__enter__",
             [](nb::handle self) {
-                PyStream& s = nb::cast<PyStream&>(self);
-                s.previous.push_back(set_current_stream(s.stream));
+                enter(nb::cast<PyStream&>(self).stream);
                 return nb::borrow(self);
             },
             nb::sig("def __enter__(self) -> Stream"))
         .def(
-            "__exit__",
-            [](PyStream& s, nb::args) {
-                set_current_stream(s.previous.back());
-                s.previous.pop_back();
-            },
+            "__exit__", [](PyStream& s, nb::args) { leave("Stream", s.stream); },
             nb::sig("def __exit__(self, *args: object) -> None"))
         .def(
             "__eq__",
@@ -162,8 +186,7 @@ void bind_stream(nb::module_& m) {
             nb::arg("stream").none() = nb::none(),
             "Marks the point that `stream` (default: the current one) has reached.")
         .def_prop_ro("is_done", &Event::query, "Whether it was reached, or never recorded.")
-        .def("synchronize", &Event::synchronize, nb::call_guard<nb::gil_scoped_release>(),
-             "Waits until it is reached.")
+        .def("synchronize", &Event::synchronize, nb::call_guard<nb::gil_scoped_release>(), "Waits until it is reached.")
         .def("elapsed_ms", &Event::elapsed_ms, nb::arg("start"),
              "Milliseconds of device time from `start` to this event; both made with timing=True and "
              "reached.");
@@ -194,14 +217,15 @@ void bind_graph(nb::module_& m) {
                 const auto& outer = current_stream(g.stream->device());
                 if (outer->capture() == nullptr) g.stream->wait(*outer);
                 g.graph = Graph::begin(g.stream);
-                g.previous = set_current_stream(g.stream);
+                enter(g.stream);
                 return nb::borrow(self);
             },
             nb::sig("def __enter__(self) -> Graph"))
         .def(
             "__exit__",
             [](PyGraph& g, nb::handle type, nb::handle, nb::handle) {
-                set_current_stream(std::move(g.previous));
+                leave("Graph", g.stream);
+                if (!g.graph) return;  // a further end of an abandoned capture
                 if (type.is_none()) {
                     g.graph->end();
                 } else {

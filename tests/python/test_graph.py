@@ -129,6 +129,10 @@ def test_order_of_use():
     with pytest.raises(gp.InvalidValueError, match="not captured yet"), graph:
         pass
     assert gp.Graph().node_count == 0
+    for each in (gp.Graph(), graph):
+        with pytest.raises(gp.InvalidValueError, match="Graph: expected the end of a scope"):
+            each.__exit__(None, None, None)
+    graph.launch()
 
 
 def test_an_empty_capture():

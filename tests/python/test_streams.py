@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 
@@ -135,3 +137,43 @@ def test_streams_compare():
     assert stream != gp.Stream()
     assert stream != None  # noqa: E711
     assert gp.current_stream() == gp.current_stream()
+
+
+def test_scopes_may_end_in_any_order():
+    outer = gp.current_stream()
+    first, second = gp.Stream(), gp.Stream()
+    for order in ((first, second), (second, first)):
+        first.__enter__()
+        second.__enter__()
+        order[0].__exit__(None, None, None)
+        assert gp.current_stream() == order[1]
+        order[1].__exit__(None, None, None)
+        assert gp.current_stream() == outer
+
+
+def test_threads_may_enter_one_stream():
+    outer, shared = gp.Stream(), gp.Stream()
+    entered, left = threading.Event(), threading.Event()
+    seen = []
+
+    def enter_too():
+        before = gp.current_stream()
+        with shared:
+            entered.set()
+            left.wait(60)
+        seen.append(gp.current_stream() == before)
+
+    other = threading.Thread(target=enter_too)
+    with outer:
+        with shared:
+            other.start()
+            entered.wait(60)
+        assert gp.current_stream() == outer
+        left.set()
+        other.join()
+    assert seen == [True]
+
+
+def test_the_end_of_a_scope_that_was_not_entered():
+    with pytest.raises(gp.InvalidValueError, match="Stream: expected the end of a scope"):
+        gp.Stream().__exit__(None, None, None)
