@@ -5,6 +5,7 @@
 #include <nanobind/stl/function.h>
 
 #include <array>
+#include <string_view>
 
 namespace gpk::python {
 
@@ -44,7 +45,11 @@ PyObject* type_of(ErrorKind kind) {
 }
 
 void set_python_error(const Error& failure) {
-    nb::object instance = nb::borrow(type_of(failure.kind()))(failure.what());
+    // What a message quotes need not be UTF-8: a path, a name in a damaged file.
+    const std::string_view what = failure.what();
+    const nb::object message =
+        nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "replace"));
+    nb::object instance = nb::borrow(type_of(failure.kind()))(message);
     if (const auto* driver = dynamic_cast<const DriverError*>(&failure)) {
         instance.attr("call") = driver->call();
         instance.attr("code") = driver->code();
@@ -71,6 +76,11 @@ void bind_errors(nb::module_& m) {
             std::rethrow_exception(failure);
         } catch (const Error& known) {
             set_python_error(known);
+        } catch (const nb::cast_error&) {
+            set_python_error(error(ErrorKind::type,
+                                   {.call = "argument",
+                                    .expected = "an object of the kind that the function takes",
+                                    .got = "another, or a string with characters that UTF-8 does not have"}));
         }
     });
     m.def(

@@ -66,14 +66,15 @@ nb::object to_python(const io::GgufValue& value) {
 
 nb::dict gguf_metadata(const io::Gguf& file) {
     nb::dict out;
-    for (const auto& [key, value] : file.metadata()) out[key.c_str()] = to_python(value);
+    for (const auto& [key, value] : file.metadata()) out[nb::str(key.data(), key.size())] = to_python(value);
     return out;
 }
 
 nb::dict safetensors_metadata(const io::SafeTensorsSet& set) {
     nb::dict out;
     for (const io::SafeTensors& file : set.files()) {
-        for (const auto& [key, value] : file.metadata()) out[key.c_str()] = value;
+        for (const auto& [key, value] : file.metadata())
+            out[nb::str(key.data(), key.size())] = nb::cast(value);
     }
     return out;
 }

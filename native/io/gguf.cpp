@@ -154,16 +154,20 @@ class Reader {
     }
 
     std::string string(std::string_view what) {
-        const auto text = take(count(1, what), what);
-        return {reinterpret_cast<const char*>(text.data()), text.size()};
+        const auto bytes = take(count(1, what), what);
+        const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+        if (!is_utf8(text)) {
+            throw error(ErrorKind::file,
+                        {.call = str(path_, ": ", what), .expected = "text in UTF-8", .got = "other bytes"});
+        }
+        return std::string(text);
     }
 
     std::string name(std::string_view what) {
         std::string name = string(what);
-        if (name.empty() || !is_utf8(name)) {
-            throw error(ErrorKind::file, {.call = str(path_, ": ", what),
-                                          .expected = "a name in UTF-8",
-                                          .got = name.empty() ? "nothing" : "other bytes"});
+        if (name.empty()) {
+            throw error(ErrorKind::file,
+                        {.call = str(path_, ": ", what), .expected = "a name", .got = "nothing"});
         }
         return name;
     }

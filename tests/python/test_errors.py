@@ -75,3 +75,9 @@ def test_wrong_kinds_of_arguments_are_type_errors():
     ):
         with pytest.raises(TypeError):
             call()
+
+
+def test_text_that_utf8_does_not_have():
+    for call in (lambda: gp.zeros(3, "\ud800"), lambda: gp.zeros(3, device="\ud800")):
+        with pytest.raises(gp.InvalidTypeError, match="UTF-8"):
+            call()

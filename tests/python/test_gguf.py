@@ -64,6 +64,8 @@ def test_metadata():
         (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "bad.gguf"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**60), "bad.gguf"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2**62), "bad.gguf"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IQ", 8, 2) + b"a\xff", "UTF-8"),
+        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"\xff" + struct.pack("<IQ", 8, 0), "UTF-8"),
     ],
 )
 def test_bad_files(tmp_path, contents, part):
