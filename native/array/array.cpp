@@ -6,17 +6,29 @@
 
 namespace gpk {
 
-Array Array::empty(Device& device, const Dims& shape, DType dtype) {
-    const std::int64_t count = element_count(shape);
-    std::int64_t bytes = 0;
-    if (__builtin_mul_overflow(count, static_cast<std::int64_t>(itemsize(dtype)), &bytes)) {
-        throw error(ErrorKind::value, {.call = "empty",
-                                       .argument = "shape",
-                                       .expected = "fewer than 2**63 bytes",
-                                       .got = str(to_string(shape), " of ", name(dtype))});
+namespace {
+
+// Throws Error (value) for a shape whose bytes, or whose strides in bytes where it has no elements, leave
+// int64.
+void check_bytes(const char* call, const Dims& shape, DType dtype) {
+    element_count(shape);
+    std::int64_t bytes = static_cast<std::int64_t>(itemsize(dtype));
+    for (const std::int64_t extent : shape) {
+        if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes)) {
+            throw error(ErrorKind::value, {.call = call,
+                                           .argument = "shape",
+                                           .expected = "fewer than 2**63 bytes",
+                                           .got = str(to_string(shape), " of ", name(dtype))});
+        }
     }
-    return Array(Storage::allocate(device, static_cast<std::size_t>(bytes)), dtype, shape,
-                 contiguous_strides(shape));
+}
+
+}  // namespace
+
+Array Array::empty(Device& device, const Dims& shape, DType dtype) {
+    check_bytes("empty", shape, dtype);
+    const auto bytes = static_cast<std::size_t>(element_count(shape)) * itemsize(dtype);
+    return Array(Storage::allocate(device, bytes), dtype, shape, contiguous_strides(shape));
 }
 
 bool Array::is_contiguous() const noexcept {
@@ -75,7 +87,7 @@ Array Array::broadcast_to(const Dims& shape) const {
                                        .expected = str("a shape that ", to_string(shape_), " broadcasts to"),
                                        .got = to_string(shape)});
     }
-    element_count(shape);  // refuses negative extents and overflow
+    check_bytes("broadcast_to", shape, dtype_);
     Array view = *this;
     view.shape_ = shape;
     view.strides_ = Dims::filled(shape.size(), 0);
@@ -169,6 +181,7 @@ Dims resolve_reshape(const Dims& shape, std::int64_t size) {
 
 std::optional<Array> Array::reshape_view(const Dims& wanted) const {
     const Dims shape = resolve_reshape(wanted, size());
+    check_bytes("reshape", shape, dtype_);
     Array view = *this;
     view.shape_ = shape;
     view.strides_ = contiguous_strides(shape);

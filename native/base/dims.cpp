@@ -54,20 +54,21 @@ std::string to_string(const Dims& dims) {
 
 std::int64_t element_count(const Dims& shape) {
     std::int64_t count = 1;
-    bool overflow = false;
+    bool overflow = false, empty = false;
     for (std::int64_t extent : shape) {
         if (extent < 0) {
             throw error(ErrorKind::value,
                         {.call = "shape", .expected = "extents of 0 or more", .got = to_string(shape)});
         }
-        if (extent == 0) return 0;
-        overflow |= __builtin_mul_overflow(count, extent, &count);
+        empty |= extent == 0;
+        // An extent of 0 counts as 1 here, since the strides of an empty array have to fit as well.
+        overflow |= __builtin_mul_overflow(count, std::max<std::int64_t>(extent, 1), &count);
     }
     if (overflow) {
         throw error(ErrorKind::value,
                     {.call = "shape", .expected = "fewer than 2**63 elements", .got = to_string(shape)});
     }
-    return count;
+    return empty ? 0 : count;
 }
 
 Dims contiguous_strides(const Dims& shape) {

@@ -42,14 +42,24 @@ std::optional<std::int64_t> count_of(double start, double stop, double step) {
     return static_cast<std::int64_t>(std::max(count, 0.0));
 }
 
-// The same of integers, exactly, as Python's range counts them.
-std::optional<std::int64_t> count_of(const nb::tuple& start_stop_step) {
+// The same of integers, exactly, as Python's range counts them, with the first and the last of them.
+struct IntegerRange {
+    std::int64_t count = 0;
+    std::optional<Number> first, last;  // of a range that has any
+
+    bool fits(DType dtype) const { return !first || (first->value.fits(dtype) && last->value.fits(dtype)); }
+};
+
+std::optional<IntegerRange> integer_range(const nb::tuple& start_stop_step) {
     const nb::object range =
         nb::steal(PyObject_Call(reinterpret_cast<PyObject*>(&PyRange_Type), start_stop_step.ptr(), nullptr));
     const Py_ssize_t count = range.is_valid() ? PyObject_Size(range.ptr()) : -1;
-    if (count >= 0) return count;
-    PyErr_Clear();
-    return std::nullopt;
+    if (count < 0) {
+        PyErr_Clear();
+        return std::nullopt;
+    }
+    if (count == 0) return IntegerRange{};
+    return IntegerRange{count, read_number(range[0]), read_number(range[count - 1])};
 }
 
 void bind_creation(nb::module_& m) {
@@ -125,15 +135,26 @@ void bind_creation(nb::module_& m) {
                                   by.value.kind() == ScalarKind::floating;
             const nb::tuple all = nb::make_tuple(stop.is_none() ? nb::int_(0) : nb::borrow(start),
                                                  nb::borrow(stop.is_none() ? start : stop), nb::borrow(step));
-            const std::optional<std::int64_t> size =
-                floating ? count_of(first.value.as_double(), last.value.as_double(), by.value.as_double())
-                         : count_of(all);
+            std::optional<IntegerRange> integers;
+            std::optional<std::int64_t> size;
+            if (floating) {
+                size = count_of(first.value.as_double(), last.value.as_double(), by.value.as_double());
+            } else if ((integers = integer_range(all))) {
+                size = integers->count;
+            }
             if (!size) {
                 throw error(ErrorKind::value, {.call = "arange",
                                                .expected = "finite numbers and a step other than 0",
                                                .got = nb::cast<std::string>(nb::str(all))});
             }
-            const DType type = read_dtype_or(dtype, floating ? kDefault : DType::int64);
+            const DType whole = floating || integers->fits(DType::int64) ? DType::int64 : DType::uint64;
+            const DType type = read_dtype_or(dtype, floating ? kDefault : whole);
+            if (!floating && !integers->fits(type)) {
+                throw error(ErrorKind::value, {.call = "arange",
+                                               .expected = str("integers in the range of ", name(type)),
+                                               .got = nb::cast<std::string>(nb::str(all)),
+                                               .fix = "choose a wider dtype"});
+            }
             return run_on(d, [&] {
                 return floating
                            ? ops::arange(d, first.value.as_double(), by.value.as_double(), *size, type)
@@ -213,10 +234,9 @@ void bind_selection(nb::module_& m) {
         nb::arg("out").none() = nb::none(), "x limited to [min, max]; None for no limit. NaN stays.");
     m.def(
         "take",
-        [](const Array& x, const Array& indices, IntsArg axis) {
+        [](const Array& x, const Array& indices, std::optional<int> axis) {
             return run_on(x.device(), [&] {
-                return axis.is_none() ? ops::take(ops::reshape(x, {-1}), indices, 0)
-                                      : ops::take(x, indices, static_cast<int>(PyLong_AsLong(axis.ptr())));
+                return axis ? ops::take(x, indices, *axis) : ops::take(ops::reshape(x, {-1}), indices, 0);
             });
         },
         nb::arg("x"), nb::arg("indices"), nb::arg("axis").none() = nb::none(),

@@ -94,6 +94,21 @@ def test_arange_refuses(arguments):
         gp.arange(*arguments)
 
 
+def test_arange_of_integers_past_int64():
+    assert_equal(gp.arange(2**63, 2**63 + 3), np.arange(2**63, 2**63 + 3, dtype="uint64"))
+    assert_equal(gp.arange(2**63 - 2, 2**63), np.arange(2**63 - 2, 2**63, dtype="int64"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dtype"), [((300, 303), "int8"), ((-1, 3), "uint8"), ((0, 2**40, 2**39), "int32")]
+)
+def test_arange_refuses_integers_out_of_the_dtypes_range(arguments, dtype):
+    with pytest.raises(gp.InvalidValueError, match=f"arange: expected integers in the range of {dtype}"):
+        gp.arange(*arguments, dtype=dtype)
+    with pytest.raises(gp.InvalidValueError, match="arange: expected integers in the range of uint64"):
+        gp.arange(-1, 2**63 + 9, 2**63 + 2)
+
+
 @pytest.mark.parametrize("num", [0, 1, 2, 7, 1000])
 @pytest.mark.parametrize("endpoint", [True, False])
 def test_linspace(num, endpoint):
@@ -123,11 +138,20 @@ def test_negative_extent_is_refused():
     for make in (gp.empty, gp.zeros, gp.ones):
         with pytest.raises(gp.InvalidValueError, match="negative|-1"):
             make((2, -1))
+        with pytest.raises(gp.InvalidValueError, match="negative|-1"):
+            make((0, -1))
 
 
 def test_shapes_past_the_address_space_are_refused():
     with pytest.raises(gp.InvalidValueError):
         gp.empty((2**40, 2**40))
+    for shape in ((2**62, 2**62, 0), (0, 2**62)):  # without elements, but their strides do not fit
+        with pytest.raises(gp.InvalidValueError):
+            gp.empty(shape)
+        with pytest.raises(gp.InvalidValueError):
+            gp.empty(0).reshape(shape)
+    with pytest.raises(gp.InvalidValueError, match=r"2\*\*63 bytes"):
+        gp.broadcast_to(gp.ones(()), (2**62,))
     with pytest.raises(gp.InvalidTypeError, match="shape"):
         gp.empty((2, 3.5))
     with pytest.raises(gp.InvalidTypeError, match="shape"):

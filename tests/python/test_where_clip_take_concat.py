@@ -130,6 +130,9 @@ def test_take_refuses():
         gp.take(gp.ones(3), gp.ones(3, "bool"), 0)
     with pytest.raises(gp.OutOfBoundsError, match="take"):
         gp.take(gp.ones(3), gp.zeros(2, "int32"), 1)
+    for axis in ("0", 1.5, 2**32):
+        with pytest.raises(TypeError, match="take"):
+            gp.take(gp.ones(3), gp.zeros(2, "int32"), axis)
 
 
 @pytest.mark.parametrize("dtype", EVERY)
