@@ -52,6 +52,15 @@ std::optional<Number> integer_number(nb::handle value) {
     return Number{Scalar(static_cast<std::uint64_t>(large)), std::nullopt};
 }
 
+// A Python float, bool or int.
+std::optional<Number> python_number(nb::handle value) {
+    PyObject* const object = value.ptr();
+    if (PyFloat_Check(object)) return Number{Scalar(PyFloat_AsDouble(object)), std::nullopt};
+    if (PyBool_Check(object)) return Number{Scalar(object == Py_True), std::nullopt};
+    if (PyLong_Check(object)) return integer_number(value);
+    return std::nullopt;
+}
+
 }  // namespace
 
 std::string kind_of(nb::handle value) {
@@ -132,19 +141,17 @@ Dims read_axes(const char* call, nb::handle value, int rank) {
 
 std::optional<Number> read_number(nb::handle value) {
     PyObject* const object = value.ptr();
-    if (PyFloat_CheckExact(object)) return Number{Scalar(PyFloat_AsDouble(object)), std::nullopt};
-    if (PyBool_Check(object)) return Number{Scalar(object == Py_True), std::nullopt};
-    if (PyLong_Check(object)) return integer_number(value);
-    // A NumPy scalar: a number with a dtype and no dimensions.
+    if (PyFloat_CheckExact(object) || PyLong_Check(object)) return python_number(value);
+    // A NumPy scalar: a number with a dtype and no dimensions. The item of some (longdouble) is no number.
+    int ndim = -1;
     if (const nb::object dtype = nb::getattr(value, "dtype", nb::none());
         !dtype.is_none() && !is_array(value) &&
-        nb::cast<int>(nb::getattr(value, "ndim", nb::int_(-1))) == 0) {
-        std::optional<Number> number = read_number(value.attr("item")());
+        nb::try_cast<int>(nb::getattr(value, "ndim", nb::none()), ndim) && ndim == 0) {
+        std::optional<Number> number = python_number(value.attr("item")());
         if (number) number->dtype = read_dtype(dtype);
         return number;
     }
-    if (PyFloat_Check(object)) return Number{Scalar(PyFloat_AsDouble(object)), std::nullopt};
-    return std::nullopt;
+    return python_number(value);
 }
 
 bool is_array(nb::handle value) { return nb::isinstance<Array>(value); }

@@ -411,3 +411,17 @@ def test_short_names():
 def test_mixed_signs_compare_as_numbers(dtype):
     a, b = np.array([-1, 0, 1], dtype), np.array([0, 1, 1], np.uint64)
     assert_equal(gp.from_numpy(a) < gp.from_numpy(b), np.array([True, True, False]))
+
+
+def test_what_only_looks_like_a_number():
+    class Itself:
+        dtype, ndim = np.dtype("float32"), 0
+
+        def item(self):
+            return self
+
+    for other in (np.longdouble(1.5), np.clongdouble(1), np.datetime64("2020-01-01"), Itself(), np.float32):
+        with pytest.raises(TypeError):
+            gp.ones(3) + other
+        with pytest.raises(gp.InvalidTypeError, match="add: argument 'y'"):
+            gp.add(gp.ones(3), other)
