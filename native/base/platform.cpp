@@ -297,6 +297,10 @@ std::string gpu_driver_version() {
 
 void on_fork_in_child(void (*call)()) { pthread_atfork(nullptr, nullptr, call); }
 
+void wait_forever() {
+    for (;;) pause();
+}
+
 namespace {
 
 [[noreturn]] void cannot_open(const std::string& path, int code) {

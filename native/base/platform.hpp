@@ -79,6 +79,9 @@ std::string gpu_driver_version();
 // Calls `call` in each child process, right after a fork.
 void on_fork_in_child(void (*call)());
 
+// Ends a thread's work where the thread itself cannot end.
+[[noreturn]] void wait_forever();
+
 // A whole file, mapped read-only. Throws Error (file) where it cannot be opened.
 class MappedFile {
    public:

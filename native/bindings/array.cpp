@@ -123,14 +123,14 @@ void to_bytes(const Array& array, const Bytes& bytes) {
             ErrorKind::value,
             {.call = "to_numpy", .expected = str(array.nbytes(), " bytes"), .got = str(bytes.size())});
     }
-    const nb::gil_scoped_release unlocked;  // waits for the device
+    const Unlocked unlocked;  // waits for the device
     ops::contiguous(array).copy_to_host(bytes.data());
 }
 
 Array to_device(const Array& array, DeviceArg device) {
     Device& target = read_device(device);
     if (&target == &array.device()) return array;
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     const Array source = ops::contiguous(array);
     const std::unique_ptr<std::byte[]> staging(new std::byte[source.nbytes()]);
     source.copy_to_host(staging.get());

@@ -55,7 +55,7 @@ void raw_launches(int count) {
 }  // namespace
 
 void bind_benchmark(nb::module_& m) {
-    m.def("_raw_launches", &raw_launches, nb::arg("count"), nb::call_guard<nb::gil_scoped_release>(),
+    m.def("_raw_launches", &raw_launches, nb::arg("count"), nb::call_guard<Unlocked>(),
           "Launches an empty kernel `count` times on the current stream by plain cuLaunchKernel calls.");
 }
 

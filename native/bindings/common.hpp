@@ -1,6 +1,7 @@
 // What the binding files share: reading Python arguments, and each file's entry.
 #pragma once
 
+#include <cxxabi.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -8,6 +9,7 @@
 
 #include "array/array.hpp"
 #include "base/error.hpp"
+#include "base/platform.hpp"
 #include "base/scalar.hpp"
 #include "bindings/typed.hpp"
 #include "runtime/device.hpp"
@@ -61,12 +63,32 @@ const Array& read_array(const char* call, const char* argument, nb::handle value
 // For `out=`: None is null.
 const Array* read_out(const char* call, nb::handle value);
 
+// Gives Python's lock away while it lives. Before 3.14, CPython ends a thread that asks for the lock after
+// the interpreter's end by unwinding its stack, which C++ answers with std::terminate; it waits here instead,
+// as in later versions.
+class Unlocked {
+   public:
+    Unlocked() : state_(PyEval_SaveThread()) {}
+    ~Unlocked() {
+        try {
+            PyEval_RestoreThread(state_);
+        } catch (const abi::__forced_unwind&) {
+            platform::wait_forever();
+        }
+    }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+   private:
+    PyThreadState* state_;
+};
+
 // Runs work without Python's lock where it computes on this thread: on the simulated device. A GPU's
 // launch returns at once, and giving the lock away would cost more than it takes.
 template <class Work>
 auto run_on(Device& device, Work&& work) {
     if (device.is_cuda()) return work();
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return work();
 }
 

@@ -91,13 +91,13 @@ Array load(const PyTensorFile& self, const std::string& name, DTypeArg dtype, De
     const io::TensorView& tensor = self.file->tensor(name);
     const DType wanted = read_dtype_or(dtype, tensor.dtype);
     Device& target = read_device(device);
-    const nb::gil_scoped_release unlocked;  // reads the disk
+    const Unlocked unlocked;  // reads the disk
     return io::load_tensor(target, tensor, wanted);
 }
 
 template <class File>
 PyTensorFile open(const std::string& path) {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     return {std::make_shared<File>(File::open(path))};
 }
 

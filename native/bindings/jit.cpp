@@ -248,7 +248,7 @@ PyKernel compile(const std::string& source, std::optional<std::string> function,
     for (nb::handle each : nb::borrow<nb::iterable>(options)) flags.push_back(nb::cast<std::string>(each));
     Device& target = read_device(device);
     PyKernel kernel = [&] {
-        const nb::gil_scoped_release unlocked;
+        const Unlocked unlocked;
         return PyKernel(target, source, function ? *function : jit::only_kernel(source), std::move(flags));
     }();
     kernel.intern_names();

@@ -84,7 +84,7 @@ PyLlama load(const PyTensorFile& source, const std::optional<std::string>& confi
              DeviceArg device, std::int64_t max_length) {
     const DType wanted = read_dtype(dtype);
     Device& target = read_device(device);
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     const auto* gguf = dynamic_cast<const io::Gguf*>(source.file.get());
     const std::string what = source.file->path();
     const llm::LlamaConfig config =
@@ -95,7 +95,7 @@ PyLlama load(const PyTensorFile& source, const std::optional<std::string>& confi
 }
 
 Array score(PyLlama& self, const Tokens& tokens) {
-    const nb::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     Session& session = *self.session;
     const std::lock_guard lock(session.mutex);
     ++session.text;
@@ -113,7 +113,7 @@ void bind_llm(nb::module_& m) {
         .def("__next__",
              [](PyGeneration& self) {
                  const std::optional<std::int32_t> token = [&] {
-                     const nb::gil_scoped_release unlocked;
+                     const Unlocked unlocked;
                      return self.next();
                  }();
                  if (!token) throw nb::stop_iteration();
@@ -158,7 +158,7 @@ void bind_llm(nb::module_& m) {
             "generate",
             [](PyLlama& self, const Tokens& prompt, std::int64_t max_tokens, const Tokens& stop_tokens,
                double temperature, std::int64_t top_k, double top_p, std::uint64_t seed) {
-                const nb::gil_scoped_release unlocked;
+                const Unlocked unlocked;
                 const llm::GenerationOptions options{
                     .max_tokens = max_tokens,
                     .stop_tokens = stop_tokens,

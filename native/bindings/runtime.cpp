@@ -88,7 +88,7 @@ void bind_device(nb::module_& m) {
             },
             nb::sig("def memory(self, /) -> tuple[int, int]"),
             "(free, total) device memory in bytes, as the driver counts it.")
-        .def("synchronize", &Device::synchronize, nb::call_guard<nb::gil_scoped_release>(),
+        .def("synchronize", &Device::synchronize, nb::call_guard<Unlocked>(),
              "Waits for all work on the device.")
         .def("__str__", [](Device& d) { return d.name(); })
         .def("__repr__", [](Device& d) { return str("Device('", d.name(), "': ", d.info().name, ")"); })
@@ -116,7 +116,7 @@ void bind_device(nb::module_& m) {
         "synchronize",
         [](DeviceArg device) {
             Device& d = read_device(device);
-            const nb::gil_scoped_release unlocked;
+            const Unlocked unlocked;
             d.synchronize();
         },
         nb::arg("device").none() = nb::none(), "Waits for all work on a device.");
@@ -136,7 +136,7 @@ void bind_stream(nb::module_& m) {
             nb::kw_only(), nb::arg("priority") = 0, nb::arg("device").none() = nb::none(),
             "priority: 0 is normal, smaller is more urgent; the device's range is in its properties.")
         .def(
-            "synchronize", [](PyStream& s) { s.stream->synchronize(); }, nb::call_guard<nb::gil_scoped_release>(),
+            "synchronize", [](PyStream& s) { s.stream->synchronize(); }, nb::call_guard<Unlocked>(),
             "Waits for the stream's work.")
         .def_prop_ro(
             "is_done", [](PyStream& s) { return s.stream->query(); }, "Whether all its work is done.")
@@ -186,7 +186,7 @@ void bind_stream(nb::module_& m) {
             nb::arg("stream").none() = nb::none(),
             "Marks the point that `stream` (default: the current one) has reached.")
         .def_prop_ro("is_done", &Event::query, "Whether it was reached, or never recorded.")
-        .def("synchronize", &Event::synchronize, nb::call_guard<nb::gil_scoped_release>(), "Waits until it is reached.")
+        .def("synchronize", &Event::synchronize, nb::call_guard<Unlocked>(), "Waits until it is reached.")
         .def("elapsed_ms", &Event::elapsed_ms, nb::arg("start"),
              "Milliseconds of device time from `start` to this event; both made with timing=True and "
              "reached.");
@@ -314,7 +314,7 @@ void bind_memory(nb::module_& m) {
         "trim_memory",
         [](DeviceArg device) {
             MemoryPool& pool = MemoryPool::of(read_device(device));
-            const nb::gil_scoped_release unlocked;
+            const Unlocked unlocked;
             return pool.trim();
         },
         nb::arg("device").none() = nb::none(),

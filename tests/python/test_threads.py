@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 import pygpukit as gp
-from support import assert_equal
+from support import assert_equal, run_python
 
 THREADS = 8
 
@@ -93,3 +93,21 @@ def test_captures_of_several_threads():
 
     for index, y in enumerate(run_in_threads(work)):
         assert_equal(y, np.full(1000, 2 * index + 1, np.float32))
+
+
+def test_the_interpreter_ends_while_threads_compute():
+    done = run_python(
+        """
+import threading, time
+import pygpukit as gp
+x = gp.ones((300, 300))
+def work():
+    while True:
+        gp.matmul(x, x)
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+print("end")
+"""
+    )
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
