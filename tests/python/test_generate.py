@@ -88,8 +88,9 @@ def test_bad_prompts(model):
         model.stream_tokens([100_000])
     with pytest.raises(gp.InvalidValueError):
         model.stream_tokens([-1])
-    with pytest.raises(gp.InvalidTypeError, match="prompt"):
-        model.stream_tokens(None)
+    for prompt in (None, [1.5], ["1"]):
+        with pytest.raises(gp.InvalidTypeError, match="prompt"):
+            model.stream_tokens(prompt)
     assert list(model.stream_tokens([1], max_tokens=2, stop_tokens=[]))
 
 

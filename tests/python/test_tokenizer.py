@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 
 import pytest
 
@@ -120,6 +121,8 @@ def test_every_scheme_builds(scheme):
         ({"merges": ["a b c"]}, gp.FileFormatError, "merges"),
         ({"merges": ["a z"]}, gp.FileFormatError, "merges"),
         ({"token_type": [1]}, gp.FileFormatError, "type"),
+        ({"token_type": 1}, gp.FileFormatError, "type"),
+        ({"pre": ["gpt-2"]}, gp.FileFormatError, "pre"),
     ],
 )
 def test_bad_metadata(changes, kind, part):
@@ -133,6 +136,22 @@ def test_bad_folders(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(gp.FileFormatError, match="tokenizer.json"):
         tokenizer.from_folder(tmp_path)
+    shutil.copy(DATA / "llama" / "gqa_sharded" / "tokenizer.json", tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"eos_token": "\\ud800"}')
+    with pytest.raises(gp.FileFormatError, match="tokenizer_config.json"):
+        tokenizer.from_folder(tmp_path)
+    config.write_text('{"chat_template": [{"name": [], "template": "x"}, {"name": "default"}]}')
+    assert tokenizer.from_folder(tmp_path).chat_template is None
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(gp.FileFormatError, match="chat_template.jinja"):
+        tokenizer.from_folder(tmp_path)
+
+
+def test_ids_that_no_tokenizer_has(tiny):
+    for ids in ([-1], [2**32]):
+        with pytest.raises(gp.InvalidValueError, match="decode: argument 'ids'"):
+            tiny[0].decode(ids)
 
 
 MESSAGES = [{"role": "user", "content": "Hi <there>"}]
@@ -169,6 +188,29 @@ def test_templates(template, expected):
 def test_templates_that_may_not(template):
     with pytest.raises(gp.InvalidValueError, match="chat template"):
         chat.render(template, MESSAGES, {})
+
+
+@pytest.mark.parametrize(
+    ("template", "part"),
+    [
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ range(10**9) }}", "OverflowError"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "RecursionError"),
+        ("{{" + "(" * 5000 + "}}", "RecursionError"),
+        ("{% break %}", "SyntaxError"),
+        ("{% include 'x' %}", "TypeError"),
+        ("{{ raise_exception|tojson }}", "TypeError"),
+    ],
+)
+def test_templates_that_fail(template, part):
+    with pytest.raises(gp.InvalidValueError, match=f"chat template: {part}"):
+        chat.render(template, MESSAGES, {})
+
+
+@pytest.mark.parametrize("messages", [None, 5, [5], ["a"], {"role": "user"}])
+def test_messages_of_a_wrong_kind(messages):
+    with pytest.raises(gp.InvalidTypeError, match="messages"):
+        chat.render("", messages, {})
 
 
 def test_templates_with_wrong_syntax():

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from .._native import FileFormatError, InvalidValueError
+from .._native import FileFormatError, InvalidTypeError, InvalidValueError
 from ._optional import require
 
 
@@ -23,21 +23,21 @@ def render(
     *,
     add_generation_prompt: bool = True,
 ) -> str:
-    """Raises InvalidValueError where the template refuses the messages."""
+    """Raises InvalidValueError where the template refuses the messages, or fails on them."""
     jinja2 = require("jinja2")
     try:
+        copied = [dict(message) for message in messages]
+    except (TypeError, ValueError):
+        raise InvalidTypeError("chat: argument 'messages': expected a sequence of mappings") from None
+    try:
         compiled = _compile(template)
-        return str(
-            compiled.render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=add_generation_prompt,
-                **special,
-            )
-        )
+        return str(compiled.render(messages=copied, add_generation_prompt=add_generation_prompt, **special))
     except jinja2.exceptions.TemplateSyntaxError as reason:
         raise FileFormatError(f"chat template: line {reason.lineno}: {reason.message}") from None
     except jinja2.exceptions.TemplateError as reason:
         raise InvalidValueError(f"chat template: {reason.message}") from None
+    except Exception as reason:  # a template is a program, which can fail in any way
+        raise InvalidValueError(f"chat template: {type(reason).__name__}: {reason}") from None
 
 
 @lru_cache(maxsize=8)

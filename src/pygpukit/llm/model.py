@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,9 +57,7 @@ def _load_folder(folder: Path, dtype: DType | str | type, device: Device, max_le
     config = tokenizers.read_json(config_path)
     generation = tokenizers.read_json(folder / "generation_config.json")
     file = io.safetensors(folder)
-    native = _native._Llama.load(
-        file._native, config_path.read_text(encoding="utf-8"), dtype, device, max_length
-    )
+    native = _native._Llama.load(file._native, tokenizers.read_text(config_path), dtype, device, max_length)
     has_tokenizer = (folder / "tokenizer.json").is_file()
     stops = [*_ids(config.get("eos_token_id")), *_ids(generation.get("eos_token_id"))]
     return LanguageModel(
@@ -257,8 +256,8 @@ class LanguageModel:
         if isinstance(prompt, str):
             return self.encode(prompt)
         try:
-            return [int(token) for token in prompt]
-        except (TypeError, ValueError):
+            return [operator.index(token) for token in prompt]
+        except TypeError:
             raise InvalidTypeError(
                 f"generate: argument 'prompt': expected a string or token ids, got {type(prompt).__name__}"
             ) from None

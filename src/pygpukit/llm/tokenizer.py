@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._native import FileFormatError, UnsupportedError
+from .._native import FileFormatError, InvalidValueError, UnsupportedError
 from ._optional import require
 
 # Token types in tokenizer.ggml.token_type (llama.cpp's llama_token_type).
@@ -66,7 +66,12 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Bytes that are no UTF-8 become U+FFFD."""
-        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        try:
+            return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        except OverflowError:
+            raise InvalidValueError(
+                f"decode: argument 'ids': expected token ids from 0 to {self.size - 1}, got {list(ids)}"
+            ) from None
 
     def token_id(self, token: str) -> int | None:
         """The id of a token's exact text."""
@@ -94,16 +99,24 @@ def from_folder(folder: Path) -> Tokenizer:
     template = _default_template(config.get("chat_template"))
     separate = folder / "chat_template.jinja"
     if separate.is_file():
-        template = separate.read_text(encoding="utf-8")
+        template = read_text(separate)
     return Tokenizer(backend, special, [] if eos is None else [eos], template)
 
 
 def _default_template(value: Any) -> str | None:
     """A template, or a list of named ones."""
     if isinstance(value, list):
-        named = {each.get("name"): each.get("template") for each in value if isinstance(each, dict)}
-        value = named.get("default")
+        named = [each for each in value if isinstance(each, dict) and each.get("name") == "default"]
+        value = named[-1].get("template") if named else None
     return value if isinstance(value, str) else None
+
+
+def read_text(path: Path) -> str:
+    """A file in UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as reason:
+        raise FileFormatError(f"{path}: {reason}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -111,7 +124,9 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_text(path))
+        # An escape may name half a character, which no text has.
+        json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as reason:
         raise FileFormatError(f"{path}: {reason}") from None
     if not isinstance(value, dict):
@@ -127,7 +142,8 @@ def from_gguf(metadata: Mapping[str, Any], path: str) -> Tokenizer:
             f"{path}: tokenizer.ggml.model: expected 'gpt2' (byte-level BPE), got '{model}'; "
             "use the model's Hugging Face folder, whose tokenizer.json any kind may be in"
         )
-    scheme_name = metadata.get("tokenizer.ggml.pre", "default")
+    has_scheme = "tokenizer.ggml.pre" in metadata
+    scheme_name = _text(metadata, path, "tokenizer.ggml.pre") if has_scheme else "default"
     if scheme_name not in _SCHEMES:
         raise UnsupportedError(
             f"{path}: tokenizer.ggml.pre: expected one of {', '.join(_SCHEMES)}, got '{scheme_name}'; "
@@ -136,7 +152,7 @@ def from_gguf(metadata: Mapping[str, Any], path: str) -> Tokenizer:
     tokens = _texts(metadata, path, "tokenizer.ggml.tokens")
     merges = [tuple(each.split(" ")) for each in _texts(metadata, path, "tokenizer.ggml.merges")]
     types = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
-    if len(types) != len(tokens) or any(len(merge) != 2 for merge in merges):
+    if not isinstance(types, list) or len(types) != len(tokens) or any(len(merge) != 2 for merge in merges):
         raise FileFormatError(f"{path}: tokenizer.ggml: expected a type for each token and pairs as merges")
     backend = _byte_level_bpe(tokens, merges, types, _SCHEMES[scheme_name], path)
     special = {}
@@ -146,7 +162,7 @@ def from_gguf(metadata: Mapping[str, Any], path: str) -> Tokenizer:
         if isinstance(index, int) and 0 <= index < len(tokens):
             ids[role] = index
             special[{"unknown": "unk", "padding": "pad"}.get(role, role) + "_token"] = tokens[index]
-    _add_template(backend, tokens, ids, metadata)
+    _add_template(backend, tokens, ids, metadata, path)
     template = metadata.get("tokenizer.chat_template")
     return Tokenizer(
         backend,
@@ -204,7 +220,7 @@ def _byte_level_bpe(
 
 
 def _add_template(
-    backend: Any, tokens: list[str], ids: Mapping[str, int], metadata: Mapping[str, Any]
+    backend: Any, tokens: list[str], ids: Mapping[str, int], metadata: Mapping[str, Any], path: str
 ) -> None:
     """The tokens that the model expects before and after a text."""
     before = metadata.get("tokenizer.ggml.add_bos_token", False) is True and "bos" in ids
@@ -215,7 +231,10 @@ def _add_template(
     parts = (["<bos>"] if before else []) + ["$A"] + (["<eos>"] if after else [])
     lib = require("tokenizers")
     names = {role: tokens[ids[role]] for role in used}
-    backend.post_processor = lib.processors.TemplateProcessing(
-        single=[names[part[1:-1]] if part != "$A" else part for part in parts],
-        special_tokens=[(names[role], ids[role]) for role in used],
-    )
+    try:
+        backend.post_processor = lib.processors.TemplateProcessing(
+            single=[names[part[1:-1]] if part != "$A" else part for part in parts],
+            special_tokens=[(names[role], ids[role]) for role in used],
+        )
+    except Exception as reason:  # the library raises plain Exception
+        raise FileFormatError(f"{path}: tokenizer.ggml.add_bos_token: {reason}") from None
