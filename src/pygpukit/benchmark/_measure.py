@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pygpukit as gp
+from pygpukit import _native
 
 
 @dataclasses.dataclass
@@ -90,7 +91,8 @@ def environment(peers: list[str], commit: str | None = None) -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "device": device.name,
         "card": device.properties["name"],
-        "driver": ".".join(map(str, device.properties["driver_version"])),
+        "driver": _native._gpu_driver_version() or None,
+        "cuda": ".".join(map(str, device.properties["driver_version"])),
         "python": platform.python_version(),
         "commit": commit or _git_commit(),
         "versions": versions,
