@@ -138,6 +138,7 @@ Cost cost_of(const GemmProblem& p, DType dtype) {
 }
 
 void launch_gemm(const GemmChoice& choice, const Array& a, const Array& b, const Array& c) {
+    if (choice.problem.k == 0) return assign(c, Scalar(false));  // sums of nothing; a and b have no memory
     const GemmVariant& variant = *choice.variant;
     launch(variant.kernel(), variant.config(variant, choice.problem, c.device().info()), choice.problem,
            cost_of(choice.problem, c.dtype()), {&a, &b}, {&c});
