@@ -2,6 +2,10 @@
 
 NB_MODULE(_native, m) {
     using namespace gpk::python;
+#ifdef NDEBUG
+    // What is alive when the interpreter ends (a global, a daemon thread's array) is no fault to print.
+    nb::set_leak_warnings(false);
+#endif
     m.attr("__version__") = PYGPUKIT_VERSION;
     bind_errors(m);
     bind_runtime(m);
