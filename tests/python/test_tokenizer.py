@@ -76,12 +76,12 @@ def test_gguf_gives_the_tokenizer_of_the_folder(tiny):
 
 
 def metadata(**changes):
-    tokens = ["<s>", "</s>", "a", "b", "ab", "Ġ", "Ġa", "1", "2"]
+    tokens = ["<s>", "</s>", "a", "b", "ab", "\u0120", "\u0120a", "1", "2"]
     base = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "gpt-2",
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.merges": ["a b", "Ġ a"],
+        "tokenizer.ggml.merges": ["a b", "\u0120 a"],
         "tokenizer.ggml.token_type": [3, 3, 1, 1, 1, 1, 1, 1, 1],
         "tokenizer.ggml.bos_token_id": 0,
         "tokenizer.ggml.eos_token_id": 1,
