@@ -129,11 +129,6 @@ const Kernel strided[kComputeTypeCount] = {
 #undef GPK_ROW
 };
 
-struct Entry {
-    BinaryOp op;
-    DType dtype;
-    Kernel kernel;
-};
 #define GPK_ENTRY(op, dtype, T, image)                          \
     {BinaryOp::op, DType::dtype,                                \
      Kernel(elementwise_kernel("binary_" #op "_" #dtype, image, \
@@ -147,26 +142,16 @@ struct Entry {
     GPK_ENTRY(op, int32, std::int32_t, image_binary_contiguous_integer) \
     GPK_ENTRY(op, int64, std::int64_t, image_binary_contiguous_integer)
 #define GPK_BOOLS(op) GPK_ENTRY(op, bool_, bool, image_binary_contiguous_integer)
-const Entry entries[] = {GPK_CONTIGUOUS_FLOAT_OPS(GPK_FLOATS) GPK_CONTIGUOUS_INTEGER_OPS(GPK_INTEGERS)
-                             GPK_CONTIGUOUS_BOOL_OPS(GPK_BOOLS)};
-
-// entries by op and dtype, found once.
-struct Index {
-    const Kernel* kernel[kBinaryOpCount][kDTypeCount] = {};
-    Index() {
-        for (const Entry& entry : entries) {
-            kernel[static_cast<int>(entry.op)][static_cast<int>(entry.dtype)] = &entry.kernel;
-        }
-    }
-};
+const KernelEntry<BinaryOp> entries[] = {GPK_CONTIGUOUS_FLOAT_OPS(GPK_FLOATS) GPK_CONTIGUOUS_INTEGER_OPS(
+    GPK_INTEGERS) GPK_CONTIGUOUS_BOOL_OPS(GPK_BOOLS)};
 
 }  // namespace
 
 const Kernel& binary_strided(ComputeType type) { return strided[static_cast<int>(type)]; }
 
 const Kernel* binary_contiguous(BinaryOp op, DType dtype) {
-    static const Index index;
-    return index.kernel[static_cast<int>(op)][static_cast<int>(dtype)];
+    static const KernelIndex<BinaryOp, kBinaryOpCount> index(entries);
+    return index.find(op, dtype);
 }
 
 }  // namespace kernels

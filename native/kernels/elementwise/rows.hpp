@@ -10,6 +10,7 @@
 #include "kernels/elementwise/elements.hpp"
 #include "kernels/elementwise/layout.hpp"
 #include "kernels/host.hpp"
+#include "runtime/kernel.hpp"
 
 namespace gpk::kernels {
 
@@ -17,6 +18,32 @@ namespace gpk::kernels {
 constexpr KernelDef elementwise_kernel(const char* name, const Image& image, HostTwin twin) {
     return {.name = name, .image = &image, .twin = twin, .waits_for_predecessor = true};
 }
+
+// One kernel for an op at a dtype: a row of a family's table.
+template <class Op>
+struct KernelEntry {
+    Op op;
+    DType dtype;
+    Kernel kernel;
+};
+
+// Such a table's kernels by op and dtype; null where it has no row.
+template <class Op, int op_count>
+class KernelIndex {
+   public:
+    template <std::size_t rows>
+    explicit KernelIndex(const KernelEntry<Op> (&entries)[rows]) {
+        for (const auto& entry : entries) {
+            kernels_[static_cast<int>(entry.op)][static_cast<int>(entry.dtype)] = &entry.kernel;
+        }
+    }
+    const Kernel* find(Op op, DType dtype) const {
+        return kernels_[static_cast<int>(op)][static_cast<int>(dtype)];
+    }
+
+   private:
+    const Kernel* kernels_[op_count][kDTypeCount] = {};
+};
 
 inline constexpr std::int64_t kParallelGrain = 1 << 15;
 inline constexpr std::int64_t kBufferElements = 1024;

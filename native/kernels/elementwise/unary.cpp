@@ -90,12 +90,7 @@ const Kernel strided[kComputeTypeCount] = {
 #undef GPK_ROW
 };
 
-struct Entry {
-    UnaryOp op;
-    DType dtype;
-    Kernel kernel;
-};
-const Entry entries[] = {
+const KernelEntry<UnaryOp> entries[] = {
 #define GPK_ENTRY(op, dtype)                              \
     {UnaryOp::op, DType::dtype,                           \
      Kernel(elementwise_kernel(                           \
@@ -104,23 +99,13 @@ const Entry entries[] = {
 #define GPK_ENTRIES(op) GPK_ENTRY(op, float16) GPK_ENTRY(op, bfloat16) GPK_ENTRY(op, float32)
     GPK_CONTIGUOUS_UNARY_OPS(GPK_ENTRIES)};
 
-// entries by op and dtype, found once.
-struct Index {
-    const Kernel* kernel[kUnaryOpCount][kDTypeCount] = {};
-    Index() {
-        for (const Entry& entry : entries) {
-            kernel[static_cast<int>(entry.op)][static_cast<int>(entry.dtype)] = &entry.kernel;
-        }
-    }
-};
-
 }  // namespace
 
 const Kernel& unary_strided(ComputeType type) { return strided[static_cast<int>(type)]; }
 
 const Kernel* unary_contiguous(UnaryOp op, DType dtype) {
-    static const Index index;
-    return index.kernel[static_cast<int>(op)][static_cast<int>(dtype)];
+    static const KernelIndex<UnaryOp, kUnaryOpCount> index(entries);
+    return index.find(op, dtype);
 }
 
 }  // namespace kernels
