@@ -78,7 +78,7 @@ class CudaDriver final : public Driver {
     void copy_on_device(StreamHandle stream, DevicePtr to, DevicePtr from, std::size_t bytes) override;
     void fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std::size_t bytes) override;
 
-    StreamHandle stream_create(int priority) override;
+    StreamHandle stream_create(int priority, SmPartitionHandle within) override;
     void stream_destroy(StreamHandle stream) noexcept override;
     void stream_synchronize(StreamHandle stream) override;
     bool stream_query(StreamHandle stream) override;
@@ -270,8 +270,9 @@ void CudaDriver::fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std
     GPK_CALL(cuMemsetD8Async, to, value, bytes, stream_of(stream));
 }
 
-StreamHandle CudaDriver::stream_create(int priority) {
+StreamHandle CudaDriver::stream_create(int priority, SmPartitionHandle within) {
     enter();
+    if (within != nullptr) throw error(ErrorKind::unsupported, {.call = "Stream", .got = "an SM partition"});
     CUstream stream = nullptr;
     GPK_CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, priority);
     return reinterpret_cast<StreamHandle>(stream);

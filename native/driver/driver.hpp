@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -21,10 +22,14 @@ struct DriverStream;
 struct DriverEvent;
 struct DriverGraph;
 struct DriverFunction;
+struct DriverPhysical;
+struct DriverSmPartition;
 using StreamHandle = DriverStream*;
 using EventHandle = DriverEvent*;
 using GraphHandle = DriverGraph*;
 using FunctionHandle = DriverFunction*;
+using PhysicalHandle = DriverPhysical*;
+using SmPartitionHandle = DriverSmPartition*;
 
 struct Dim3 {
     std::uint32_t x = 1, y = 1, z = 1;
@@ -69,6 +74,12 @@ struct DeviceInfo {
     int lowest_priority = 0;                 // of streams: a smaller number is more urgent
     int highest_priority = 0;
     std::string pci_bus_id;
+    // What sizes and addresses of the virtual memory calls are multiples of; 0 where there are none.
+    std::size_t physical_granularity = 0;
+    // What SM partitions are made of: groups of so many SMs, all of one split of the device. 0 groups where
+    // the driver has no green contexts.
+    int sm_group_size = 0;
+    int sm_groups = 0;
 };
 
 struct MemoryInfo {
@@ -105,7 +116,24 @@ class Driver {
     virtual void copy_on_device(StreamHandle stream, DevicePtr to, DevicePtr from, std::size_t bytes) = 0;
     virtual void fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std::size_t bytes) = 0;
 
-    virtual StreamHandle stream_create(int priority) = 0;
+    // Virtual memory: addresses without memory, memory without an address, and the tie between the two.
+    // A map() must be followed by allow_access() before use. Nothing may use what is unmapped: the caller
+    // has waited. Destroyed memory lives until it is unmapped.
+    virtual DevicePtr reserve_address(std::size_t) { lacks("reserve_address"); }
+    virtual void release_address(DevicePtr, std::size_t) noexcept {}
+    virtual PhysicalHandle physical_create(std::size_t) { lacks("physical_create"); }
+    virtual void physical_destroy(PhysicalHandle) noexcept {}
+    virtual void map(DevicePtr, PhysicalHandle, std::size_t) { lacks("map"); }
+    virtual void allow_access(DevicePtr, std::size_t) { lacks("allow_access"); }
+    virtual void unmap(DevicePtr, std::size_t) noexcept {}
+
+    // SMs that streams can be confined to. `groups`: distinct indices below info().sm_groups; partitions that
+    // share no group share no SM.
+    virtual SmPartitionHandle sm_partition_create(std::span<const int>) { lacks("sm_partition_create"); }
+    virtual void sm_partition_destroy(SmPartitionHandle) noexcept {}
+
+    // `within` null: on all SMs.
+    virtual StreamHandle stream_create(int priority, SmPartitionHandle within = nullptr) = 0;
     // Work already queued still runs.
     virtual void stream_destroy(StreamHandle stream) noexcept = 0;
     virtual void stream_synchronize(StreamHandle stream) = 0;
@@ -134,6 +162,9 @@ class Driver {
     virtual void graph_launch(GraphHandle graph, StreamHandle stream) = 0;
     virtual void graph_destroy(GraphHandle graph) noexcept = 0;
     virtual std::size_t graph_node_count(GraphHandle graph) = 0;
+
+   private:
+    [[noreturn]] void lacks(const char* call) const;
 };
 
 }  // namespace gpk

@@ -369,8 +369,9 @@ void SimDriver::synchronize() {
 
 // -- Streams and events --------------------------------------------------------------------------------
 
-StreamHandle SimDriver::stream_create(int priority) {
+StreamHandle SimDriver::stream_create(int priority, SmPartitionHandle within) {
     enter(SimCall::stream_create);
+    if (within != nullptr) throw sim_error("stream_create", sim_code::kInvalidHandle, "not a live partition");
     auto stream = std::make_shared<SimStream>();
     // Out of range is clamped, as cuStreamCreateWithPriority does.
     stream->priority = std::clamp(priority, info_.highest_priority, info_.lowest_priority);

@@ -97,7 +97,7 @@ class SimDriver final : public Driver {
     void copy_on_device(StreamHandle stream, DevicePtr to, DevicePtr from, std::size_t bytes) override;
     void fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std::size_t bytes) override;
 
-    StreamHandle stream_create(int priority) override;
+    StreamHandle stream_create(int priority, SmPartitionHandle within = nullptr) override;
     void stream_destroy(StreamHandle stream) noexcept override;
     void stream_synchronize(StreamHandle stream) override;
     bool stream_query(StreamHandle stream) override;

@@ -66,8 +66,7 @@ class GraphArena : public GraphResource {
 }  // namespace
 
 MemoryPool& MemoryPool::of(Device& device) {
-    if (DeviceAttachment* known = device.attachment()) return static_cast<MemoryPool&>(*known);
-    return static_cast<MemoryPool&>(device.attach([&] { return std::make_unique<MemoryPool>(device); }));
+    return device.attached<MemoryPool>();
 }
 
 MemoryPool::~MemoryPool() { trim(); }

@@ -13,20 +13,28 @@ namespace gpk {
 
 Device::Device(int slot, std::string name, std::unique_ptr<Driver> driver)
     : slot_(slot), name_(std::move(name)), driver_(std::move(driver)), launcher_(*this) {
-    default_stream_ = Stream::create(*this);
+    default_stream_ = Stream::create_for(nullptr, *this);
 }
 
-Device::~Device() = default;
+Device::~Device() {
+    while (!attached_.empty()) attached_.pop_back();
+}
 
 void Device::synchronize() { driver_->synchronize(); }
 
-DeviceAttachment& Device::attach(const std::function<std::unique_ptr<DeviceAttachment>()>& make) {
+int Device::next_attachment_kind() {
+    static std::atomic<int> next{0};
+    const int kind = next.fetch_add(1);
+    if (kind >= kMaxAttachments) std::terminate();  // a constant of this program is too small
+    return kind;
+}
+
+DeviceAttachment& Device::attach(int kind, const std::function<std::unique_ptr<DeviceAttachment>()>& make) {
     std::lock_guard lock(attach_mutex_);
-    if (!attached_) {
-        attached_ = make();
-        attachment_.store(attached_.get(), std::memory_order_release);
-    }
-    return *attached_;
+    if (DeviceAttachment* known = attachments_[kind].load(std::memory_order_acquire)) return *known;
+    attached_.push_back(make());
+    attachments_[kind].store(attached_.back().get(), std::memory_order_release);
+    return *attached_.back();
 }
 
 namespace {

@@ -16,7 +16,7 @@ namespace gpk {
 
 class Stream;
 
-// What a higher layer (the memory pool) keeps for a device; it goes with the device.
+// What a higher layer (the memory pool, the transfer engine) keeps for a device; it goes with the device.
 class DeviceAttachment {
    public:
     virtual ~DeviceAttachment() = default;
@@ -36,19 +36,29 @@ class Device {
     const std::shared_ptr<Stream>& default_stream() noexcept { return default_stream_; }
     void synchronize();
 
-    DeviceAttachment* attachment() const noexcept { return attachment_.load(std::memory_order_acquire); }
-    // Made once, by whoever asks first.
-    DeviceAttachment& attach(const std::function<std::unique_ptr<DeviceAttachment>()>& make);
+    // The device's one T, a DeviceAttachment that is made from the device by whoever asks first.
+    template <class T>
+    T& attached() {
+        static const int kind = next_attachment_kind();
+        if (DeviceAttachment* known = attachments_[kind].load(std::memory_order_acquire)) {
+            return static_cast<T&>(*known);
+        }
+        return static_cast<T&>(attach(kind, [this] { return std::make_unique<T>(*this); }));
+    }
 
    private:
+    static constexpr int kMaxAttachments = 16;
+    static int next_attachment_kind();
+    DeviceAttachment& attach(int kind, const std::function<std::unique_ptr<DeviceAttachment>()>& make);
+
     int slot_;
     std::string name_;
     std::unique_ptr<Driver> driver_;
     Launcher launcher_;
     std::shared_ptr<Stream> default_stream_;
-    std::mutex attach_mutex_;
-    std::unique_ptr<DeviceAttachment> attached_;
-    std::atomic<DeviceAttachment*> attachment_{nullptr};
+    std::recursive_mutex attach_mutex_;  // one attachment may ask for another while it is made
+    std::vector<std::unique_ptr<DeviceAttachment>> attached_;  // destroyed last first
+    std::atomic<DeviceAttachment*> attachments_[kMaxAttachments] = {};
 };
 
 // Kernels cache their functions for the devices in the first slots; later ones (tests) ask the driver.

@@ -1,5 +1,6 @@
 // Launcher: the one way to a device. Kernels of ours and of users, copies, fills and graphs all pass
-// through submit(), so what watches or governs them (trace, later the scheduler) is asked in one place.
+// through submit(), so what watches them (hooks of the device: trace, metrics) and what governs them (the
+// governor of the stream's tenant) is asked in one place.
 #pragma once
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string_view>
+#include <vector>
 
 #include "driver/driver.hpp"
 #include "runtime/cost.hpp"
@@ -26,14 +28,18 @@ struct WorkRecord {
     const Stream* stream;
     LaunchConfig config;  // of kernels
     Cost cost;
+    bool captured;  // recorded into a graph, to run with its launches
 };
 
-// Asked before and told after each piece of work; may wait in before(), must not throw in after().
+// Asked before and told after each piece of work, on the thread that queues it.
 class LaunchHook {
    public:
     virtual ~LaunchHook() = default;
+    // May wait, and may refuse by throwing; the work is then not queued, and hooks that were asked before
+    // this one are told so.
     virtual void before(const WorkRecord& work) = 0;
-    virtual void after(const WorkRecord& work) noexcept = 0;
+    // `queued`: false where a later hook or the driver refused it.
+    virtual void after(const WorkRecord& work, bool queued) noexcept = 0;
 };
 
 class Launcher {
@@ -55,20 +61,23 @@ class Launcher {
     void fill(Stream& stream, DevicePtr to, std::uint8_t value, std::size_t bytes);
     void graph(Stream& stream, GraphHandle graph, const Cost& cost);
 
-    // One hook at a time; false where there is another. Work that is under way on other threads when it is
-    // cleared keeps it until it was told.
-    bool try_set_hook(std::shared_ptr<LaunchHook> hook);
-    void clear_hook(const LaunchHook* hook);
-    std::shared_ptr<LaunchHook> hook() const;
+    // Hooks of the device see the work of every stream, in the order in which they were added. Work that is
+    // under way on other threads when one is removed keeps it until it was told.
+    void add_hook(std::shared_ptr<LaunchHook> hook);
+    void remove_hook(const LaunchHook* hook);
 
    private:
+    using Hooks = std::vector<std::shared_ptr<LaunchHook>>;
+
     template <class Call>
     void submit(const WorkRecord& work, Call&& call);
+    template <class Call>
+    void submit_asking(const WorkRecord& work, LaunchHook* governor, Call&& call);
 
     Device& device_;
-    std::atomic<bool> hooked_{false};  // so that work without a hook takes no lock
+    std::atomic<bool> hooked_{false};  // so that work without a hook reads no more than this
     mutable std::mutex hook_mutex_;
-    std::shared_ptr<LaunchHook> hook_;
+    std::shared_ptr<const Hooks> hooks_;  // never changed, only replaced
 };
 
 }  // namespace gpk

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "runtime/device.hpp"
+#include "runtime/tenant.hpp"
 
 namespace gpk {
 
@@ -36,13 +37,19 @@ void refuse_in_capture(const char* call, const Stream& stream) {
 
 }  // namespace
 
-Stream::Stream(Device& device, int priority)
+Stream::Stream(Device& device, std::shared_ptr<Tenant> tenant, int priority)
     : device_(device),
-      handle_(device.driver().stream_create(priority)),
+      tenant_(std::move(tenant)),
+      handle_(device.driver().stream_create(
+          priority, tenant_ && tenant_->sms() != nullptr ? tenant_->sms()->handle() : nullptr)),
       id_(next_stream_id.fetch_add(1, std::memory_order_relaxed)),
       priority_(priority) {}
 
 std::shared_ptr<Stream> Stream::create(Device& device, int priority) {
+    return create_for(current_stream(device)->tenant(), device, priority);
+}
+
+std::shared_ptr<Stream> Stream::create_for(std::shared_ptr<Tenant> tenant, Device& device, int priority) {
     const DeviceInfo& info = device.info();
     if (priority > info.lowest_priority || priority < info.highest_priority) {
         throw error(ErrorKind::value,
@@ -51,12 +58,32 @@ std::shared_ptr<Stream> Stream::create(Device& device, int priority) {
                      .expected = str(info.highest_priority, " (most urgent) to ", info.lowest_priority),
                      .got = str(priority)});
     }
-    return std::shared_ptr<Stream>(new Stream(device, priority));
+    if (tenant && tenant->sms() != nullptr && &tenant->sms()->device() != &device) {
+        throw error(ErrorKind::value,
+                    {.call = "Stream",
+                     .argument = "device",
+                     .expected = str("that of '", tenant->name(), "', ", tenant->sms()->device().name()),
+                     .got = device.name()});
+    }
+    if (tenant && !tenant->add_stream()) {
+        throw error(ErrorKind::unsupported,
+                    {.call = "Stream",
+                     .expected = str("fewer streams than '", tenant->name(), "' may have"),
+                     .got = str(tenant->live_streams(), " live ones"),
+                     .fix = "let streams go, or allow it more"});
+    }
+    try {
+        return std::shared_ptr<Stream>(new Stream(device, tenant, priority));
+    } catch (...) {
+        if (tenant) tenant->drop_stream();
+        throw;
+    }
 }
 
 Stream::~Stream() {
     marker_.reset();
     device_.driver().stream_destroy(handle_);
+    if (tenant_) tenant_->drop_stream();
 }
 
 void Stream::synchronize() {

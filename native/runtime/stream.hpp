@@ -14,11 +14,16 @@ namespace gpk {
 class Device;
 class Event;
 class Graph;
+class Tenant;
 
 class Stream {
    public:
-    // `priority` 0 is normal; smaller is more urgent. Outside the device's range: Error (value).
+    // `priority` 0 is normal; smaller is more urgent. Outside the device's range: Error (value). It belongs
+    // to the tenant of the calling thread's current stream.
     static std::shared_ptr<Stream> create(Device& device, int priority = 0);
+    // For a tenant, or, with null, for none. Error (unsupported) where it has all the streams it may.
+    static std::shared_ptr<Stream> create_for(std::shared_ptr<Tenant> tenant, Device& device,
+                                              int priority = 0);
     ~Stream();
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
@@ -27,6 +32,7 @@ class Stream {
     StreamHandle handle() const noexcept { return handle_; }
     std::uint64_t id() const noexcept { return id_; }  // unique in the process, never reused
     int priority() const noexcept { return priority_; }
+    const std::shared_ptr<Tenant>& tenant() const noexcept { return tenant_; }  // null for none
 
     void synchronize();
     bool query();  // true when all its work is done
@@ -38,9 +44,10 @@ class Stream {
 
    private:
     friend class Graph;
-    Stream(Device& device, int priority);
+    Stream(Device& device, std::shared_ptr<Tenant> tenant, int priority);
 
     Device& device_;
+    std::shared_ptr<Tenant> tenant_;
     StreamHandle handle_;
     std::uint64_t id_;
     int priority_;

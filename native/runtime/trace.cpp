@@ -3,7 +3,6 @@
 #include <chrono>
 #include <mutex>
 
-#include "base/error.hpp"
 #include "runtime/device.hpp"
 #include "runtime/stream.hpp"
 
@@ -24,7 +23,8 @@ thread_local std::int64_t asked_at = 0;
 class Trace::Recorder : public LaunchHook {
    public:
     void before(const WorkRecord&) override { asked_at = now_ns(); }
-    void after(const WorkRecord& work) noexcept override {
+    void after(const WorkRecord& work, bool queued) noexcept override {
+        if (!queued) return;
         std::lock_guard lock(mutex_);
         entries_.push_back({work.kind, std::string(work.name), work.stream->id(), work.config, work.cost,
                             asked_at, now_ns()});
@@ -40,17 +40,12 @@ class Trace::Recorder : public LaunchHook {
 };
 
 Trace::Trace(Device& device) : device_(device), recorder_(std::make_shared<Recorder>()) {
-    if (!device.launcher().try_set_hook(recorder_)) {
-        throw error(ErrorKind::value, {.call = "trace",
-                                       .expected = str("no other trace on ", device.name()),
-                                       .got = "one that is running",
-                                       .fix = "stop it first"});
-    }
+    device.launcher().add_hook(recorder_);
 }
 
 Trace::~Trace() { stop(); }
 
-void Trace::stop() { device_.launcher().clear_hook(recorder_.get()); }
+void Trace::stop() { device_.launcher().remove_hook(recorder_.get()); }
 
 std::vector<TraceEntry> Trace::entries() const { return recorder_->entries(); }
 

@@ -22,7 +22,7 @@ struct TraceEntry {
 
 class Trace {
    public:
-    // Starts at once. Only one hook can watch a device: Error (value) where there is one already.
+    // Starts at once.
     explicit Trace(Device& device);
     ~Trace();
     Trace(const Trace&) = delete;

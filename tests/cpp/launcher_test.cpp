@@ -20,17 +20,15 @@ std::shared_ptr<LaunchHook> unowned(LaunchHook* hook) { return {std::shared_ptr<
 
 class Recorder : public LaunchHook {
    public:
-    explicit Recorder(Launcher& launcher) : launcher_(launcher) {
-        EXPECT_TRUE(launcher.try_set_hook(unowned(this)));
-    }
-    ~Recorder() override { launcher_.clear_hook(this); }
+    explicit Recorder(Launcher& launcher) : launcher_(launcher) { launcher.add_hook(unowned(this)); }
+    ~Recorder() override { launcher_.remove_hook(this); }
     void before(const WorkRecord& work) override {
         if (refuse) throw error(ErrorKind::value, {.call = "hook", .got = "work"});
         seen.push_back("before " + std::string(work.name));
         records.push_back(work);
     }
-    void after(const WorkRecord& work) noexcept override {
-        seen.push_back("after " + std::string(work.name));
+    void after(const WorkRecord& work, bool queued) noexcept override {
+        seen.push_back((queued ? "after " : "refused ") + std::string(work.name));
     }
 
     std::vector<std::string> seen;
@@ -140,27 +138,31 @@ TEST(Launcher, WorkThatFailsIsNotToldAsDone) {
     TestDevice target;
     Recorder recorder(target.device.launcher());
     EXPECT_THROW(target.device.launcher().fill(*target.device.default_stream(), 256, 2, 64), DriverError);
-    EXPECT_EQ(recorder.seen, std::vector<std::string>{"before fill"});
+    const std::vector<std::string> expected = {"before fill", "refused fill"};
+    EXPECT_EQ(recorder.seen, expected);
 }
 
-TEST(Launcher, OneHookAtATime) {
-    TestDevice target;
-    Launcher& launcher = target.device.launcher();
-    {
-        Recorder recorder(launcher);
-        EXPECT_EQ(launcher.hook().get(), &recorder);
-        EXPECT_FALSE(launcher.try_set_hook(unowned(&recorder)));
-        expect_kind(ErrorKind::value, [&] { Trace trace(target.device); });
-        EXPECT_EQ(launcher.hook().get(), &recorder);
-    }
-    EXPECT_EQ(launcher.hook(), nullptr);
+TEST(Launcher, SeveralHooksAreToldInReverse) {
+    Device& device = test_device();
+    const Memory memory(device);
+    Recorder first(device.launcher()), second(device.launcher());
+    const Trace trace(device);
+    second.refuse = true;
+    expect_kind(ErrorKind::value, [&] { device.launcher().fill(*device.default_stream(), memory.a, 1, 64); });
+    second.refuse = false;
+    device.launcher().fill(*device.default_stream(), memory.a, 1, 64);
+    const std::vector<std::string> expected = {"before fill", "refused fill", "before fill", "after fill"};
+    EXPECT_EQ(first.seen, expected);
+    EXPECT_EQ(second.seen, std::vector<std::string>(expected.begin() + 2, expected.end()));
+    EXPECT_EQ(trace.entries().size(), 1u);
+    device.synchronize();
 }
 
 TEST(Launcher, WorkUnderWayKeepsItsHookUntilItWasTold) {
     struct Hook : LaunchHook {
         explicit Hook(std::function<void()> call) : call(std::move(call)) {}
         void before(const WorkRecord&) override { call(); }
-        void after(const WorkRecord&) noexcept override { ++told; }
+        void after(const WorkRecord&, bool) noexcept override { ++told; }
         std::function<void()> call;
         int told = 0;
     };
@@ -168,17 +170,16 @@ TEST(Launcher, WorkUnderWayKeepsItsHookUntilItWasTold) {
     const Memory memory(device);
     std::weak_ptr<Hook> kept;
     // Another thread drops the hook while this one's work is under way.
-    auto hook = std::make_shared<Hook>([&] { device.launcher().clear_hook(kept.lock().get()); });
+    auto hook = std::make_shared<Hook>([&] { device.launcher().remove_hook(kept.lock().get()); });
     hook->call = [&, call = hook->call] {
         call();
         hook.reset();
         EXPECT_FALSE(kept.expired());
     };
     kept = hook;
-    ASSERT_TRUE(device.launcher().try_set_hook(hook));
+    device.launcher().add_hook(hook);
     device.launcher().fill(*device.default_stream(), memory.a, 1, 64);
     EXPECT_TRUE(kept.expired());
-    EXPECT_EQ(device.launcher().hook(), nullptr);
     device.synchronize();
 }
 

@@ -1,0 +1,106 @@
+#include "runtime/tenant.hpp"
+
+#include <utility>
+
+#include "base/error.hpp"
+#include "runtime/device.hpp"
+
+namespace gpk {
+
+namespace {
+
+std::atomic<std::uint64_t> next_tenant_id{1};
+
+// Adds where the sum stays within `limit` (0: none). Many may charge at once, hence the loop.
+template <class Number>
+bool add_within(std::atomic<Number>& sum, Number amount, Number limit) noexcept {
+    Number now = sum.load(std::memory_order_relaxed);
+    do {
+        if (limit != 0 && (now > limit || amount > limit - now)) return false;
+    } while (!sum.compare_exchange_weak(now, now + amount, std::memory_order_relaxed));
+    return true;
+}
+
+}  // namespace
+
+std::string_view to_string(QosClass qos) noexcept {
+    static constexpr std::string_view kNames[] = {"guaranteed", "burstable", "best_effort"};
+    return kNames[static_cast<int>(qos)];
+}
+
+SmPartition::SmPartition(Device& device, std::vector<int> groups)
+    : device_(device), groups_(std::move(groups)), handle_(device.driver().sm_partition_create(groups_)) {}
+
+SmPartition::~SmPartition() { device_.driver().sm_partition_destroy(handle_); }
+
+int SmPartition::multiprocessors() const noexcept {
+    return static_cast<int>(groups_.size()) * device_.info().sm_group_size;
+}
+
+Tenant::Tenant(TenantOptions options, std::shared_ptr<Tenant> parent)
+    : options_(std::move(options)),
+      parent_(std::move(parent)),
+      id_(next_tenant_id.fetch_add(1, std::memory_order_relaxed)),
+      governor_(options_.governor ? options_.governor.get()
+                : parent_         ? parent_->governor()
+                                  : nullptr),
+      sms_(options_.sms ? options_.sms.get()
+           : parent_    ? parent_->sms()
+                        : nullptr),
+      limit_(options_.memory_limit) {}
+
+std::shared_ptr<Tenant> Tenant::create(TenantOptions options, std::shared_ptr<Tenant> parent) {
+    if (options.max_streams < 0) {
+        throw error(ErrorKind::value, {.call = "Tenant",
+                                       .argument = "max_streams",
+                                       .expected = "0 (no limit) or more",
+                                       .got = str(options.max_streams)});
+    }
+    return std::shared_ptr<Tenant>(new Tenant(std::move(options), std::move(parent)));
+}
+
+int Tenant::multiprocessors(const Device& device) const noexcept {
+    return sms_ != nullptr ? sms_->multiprocessors() : device.info().multiprocessors;
+}
+
+const Tenant* Tenant::charge(std::size_t bytes) noexcept {
+    for (Tenant* each = this; each != nullptr; each = each->parent_.get()) {
+        if (add_within(each->used_, bytes, each->memory_limit())) continue;
+        for (Tenant* done = this; done != each; done = done->parent_.get()) {
+            done->used_.fetch_sub(bytes, std::memory_order_relaxed);
+        }
+        return each;
+    }
+    for (Tenant* each = this; each != nullptr; each = each->parent_.get()) {
+        const std::size_t now = each->memory_used();
+        std::size_t peak = each->memory_peak();
+        while (peak < now && !each->peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+        }
+    }
+    return nullptr;
+}
+
+void Tenant::uncharge(std::size_t bytes) noexcept {
+    for (Tenant* each = this; each != nullptr; each = each->parent_.get()) {
+        each->used_.fetch_sub(bytes, std::memory_order_relaxed);
+    }
+}
+
+bool Tenant::add_stream() noexcept {
+    for (Tenant* each = this; each != nullptr; each = each->parent_.get()) {
+        if (add_within(each->streams_, 1, each->options_.max_streams)) continue;
+        for (Tenant* done = this; done != each; done = done->parent_.get()) {
+            done->streams_.fetch_sub(1, std::memory_order_relaxed);
+        }
+        return false;
+    }
+    return true;
+}
+
+void Tenant::drop_stream() noexcept {
+    for (Tenant* each = this; each != nullptr; each = each->parent_.get()) {
+        each->streams_.fetch_sub(1, std::memory_order_relaxed);
+    }
+}
+
+}  // namespace gpk
