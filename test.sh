@@ -122,7 +122,7 @@ cmake -S examples/cpp -B build/example -G Ninja -DCMAKE_PREFIX_PATH="$PWD/build/
 cmake --build build/example -- --quiet
 build/example/example
 
-# -- Sanitizers and fuzzing: one instrumented build, by the other compiler -----------------------
+# -- Sanitizers and fuzzing: instrumented builds, by the other compiler --------------------------
 
 step "sanitizers"
 cmake -S . -B build/sanitize -G Ninja -DCMAKE_CXX_COMPILER="$(usable_clang)" -DCMAKE_BUILD_TYPE=Debug \
@@ -130,6 +130,15 @@ cmake -S . -B build/sanitize -G Ninja -DCMAKE_CXX_COMPILER="$(usable_clang)" -DC
   -DPYGPUKIT_BUILD_TESTS=ON -DPYGPUKIT_BUILD_FUZZERS=ON >/dev/null
 cmake --build build/sanitize --target pygpukit_tests pygpukit_fuzzers -- --quiet
 PYGPUKIT_TEST_DEVICE=cpu build/sanitize/pygpukit_tests --gtest_brief=1
+
+# What several threads share, under ThreadSanitizer: the names are those of the suites.
+step "thread sanitizer"
+cmake -S . -B build/tsan -G Ninja -DCMAKE_CXX_COMPILER="$(usable_clang)" -DCMAKE_BUILD_TYPE=Debug \
+  -DCMAKE_CXX_FLAGS_DEBUG=-O1 -DPYGPUKIT_CUDA=OFF -DPYGPUKIT_SANITIZE=thread -DPYGPUKIT_BUILD_TESTS=ON >/dev/null
+cmake --build build/tsan --target pygpukit_tests -- --quiet
+shared='*Thread*:*Stream*:*Launcher*:*Trace*:*Tenant*:*Pool*:*Evict*:*Transfer*:*Schedul*:*Admission*:*Partition*'
+shared="$shared:*Pacing*:*Dispatch*:*Ledger*:*Metrics*:*Timeline*"
+PYGPUKIT_TEST_DEVICE=cpu build/tsan/pygpukit_tests --gtest_brief=1 --gtest_filter="$shared"
 
 for fuzzer in build/sanitize/fuzz/*_fuzz; do
   [ -x "$fuzzer" ] || continue
