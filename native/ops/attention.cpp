@@ -34,7 +34,7 @@ DecodePlan plan_decode(Device& device, const AttentionSize& size) {
     plan.tiles = size.kv_heads * ((group + plan.head_tile - 1) / plan.head_tile);
     // Two blocks a multiprocessor when the cache is full.
     const std::int64_t wanted =
-        2 * device.info().multiprocessors / std::max<std::int64_t>(plan.tiles * size.tokens, 1);
+        2 * current_stream(device)->multiprocessors() / std::max<std::int64_t>(plan.tiles * size.tokens, 1);
     const std::int64_t useful = (size.capacity + kernels::kDecodeMinKeys - 1) / kernels::kDecodeMinKeys;
     plan.splits = std::clamp<std::int64_t>(wanted, 1, std::clamp<std::int64_t>(useful, 1, kMaxSplits));
     plan.counters = (size.tokens * plan.tiles + 3) / 4 * 4;

@@ -92,7 +92,8 @@ LaunchConfig grid_for(std::int64_t items, int threads, std::int64_t max_blocks) 
 
 LaunchConfig streaming_grid(Device& device, std::int64_t items) {
     constexpr int kThreads = 256, kBlocksPerMultiprocessor = 32;
-    return grid_for(items, kThreads, std::int64_t{kBlocksPerMultiprocessor} * device.info().multiprocessors);
+    return grid_for(items, kThreads,
+                    std::int64_t{kBlocksPerMultiprocessor} * current_stream(device)->multiprocessors());
 }
 
 }  // namespace gpk::ops

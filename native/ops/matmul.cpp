@@ -140,8 +140,9 @@ Cost cost_of(const GemmProblem& p, DType dtype) {
 void launch_gemm(const GemmChoice& choice, const Array& a, const Array& b, const Array& c) {
     if (choice.problem.k == 0) return assign(c, Scalar(false));  // sums of nothing; a and b have no memory
     const GemmVariant& variant = *choice.variant;
-    launch(variant.kernel(), variant.config(variant, choice.problem, c.device().info()), choice.problem,
-           cost_of(choice.problem, c.dtype()), {&a, &b}, {&c});
+    launch(variant.kernel(),
+           variant.config(variant, choice.problem, current_stream(c.device())->multiprocessors()),
+           choice.problem, cost_of(choice.problem, c.dtype()), {&a, &b}, {&c});
 }
 
 // c as batch + (m, n), with the dimensions that the result drops.
@@ -180,8 +181,9 @@ Array matmul(const Array& a, const Array& b, const Array* out) {
     const bool aside = out != nullptr && (overlaps(result, o.a) || overlaps(result, o.b));
     const Array target = aside ? Array::empty(device, o.shape, o.a.dtype()) : result;
     const Array c = as_matrices(o, target);
-    launch_gemm(choose_gemm(problem_of(o.a, o.b, c), c.dtype(), matmul_precision(), device.info()), o.a, o.b,
-                c);
+    launch_gemm(choose_gemm(problem_of(o.a, o.b, c), c.dtype(), matmul_precision(),
+                            current_stream(device)->multiprocessors()),
+                o.a, o.b, c);
     if (aside) assign(result, target);
     return result;
 }

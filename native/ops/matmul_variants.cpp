@@ -28,18 +28,18 @@ std::int64_t tiles(const GemmVariant& variant, const GemmProblem& p) {
     return ceil_div(p.m, variant.tile) * ceil_div(p.n, variant.tile);
 }
 
-LaunchConfig gemm_config(const GemmVariant& variant, const GemmProblem& p, const DeviceInfo&) {
+LaunchConfig gemm_config(const GemmVariant& variant, const GemmProblem& p, int) {
     return {.grid = {static_cast<std::uint32_t>(tiles(variant, p)), batch_blocks(p)},
             .block = {kGemmThreads}};
 }
 
-LaunchConfig mma_config(const GemmVariant& variant, const GemmProblem& p, const DeviceInfo&) {
+LaunchConfig mma_config(const GemmVariant& variant, const GemmProblem& p, int) {
     return {.grid = {static_cast<std::uint32_t>(tiles(variant, p)), batch_blocks(p)},
             .block = {static_cast<std::uint32_t>(mma_threads(variant.tile))},
             .shared_bytes = static_cast<std::uint32_t>(mma_shared_bytes(variant.tile))};
 }
 
-LaunchConfig rows_config(const GemmVariant& variant, const GemmProblem& p, const DeviceInfo& device) {
+LaunchConfig rows_config(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
     constexpr std::uint32_t kWarps = kGemvThreads / 32;
     constexpr std::int64_t kWarpsPerMultiprocessor =
         16;  // enough loads in flight to fill the memory's latency
@@ -47,7 +47,7 @@ LaunchConfig rows_config(const GemmVariant& variant, const GemmProblem& p, const
     const std::int64_t rounds =
         p.k * static_cast<std::int64_t>(itemsize(variant.dtype)) / (16 * 32);  // of one warp
     std::uint32_t share = 1;
-    while (share < kWarps && groups * share < device.multiprocessors * kWarpsPerMultiprocessor &&
+    while (share < kWarps && groups * share < multiprocessors * kWarpsPerMultiprocessor &&
            rounds >= 2 * share) {
         share *= 2;
     }
@@ -55,7 +55,7 @@ LaunchConfig rows_config(const GemmVariant& variant, const GemmProblem& p, const
             .block = {32, share, kWarps / share}};
 }
 
-LaunchConfig columns_config(const GemmVariant& variant, const GemmProblem& p, const DeviceInfo&) {
+LaunchConfig columns_config(const GemmVariant& variant, const GemmProblem& p, int) {
     const std::int64_t columns = kGemvChunks * 16 / static_cast<std::int64_t>(itemsize(variant.dtype));
     return {.grid = {static_cast<std::uint32_t>(ceil_div(p.n, columns)), batch_blocks(p)},
             .block = {kGemvChunks, kGemvThreads / kGemvChunks}};
@@ -173,11 +173,10 @@ bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, Matm
            layout_fits(variant.b, variant, p.b, p.n, p.b_col, p.k, p.b_row, p.b_batch, p.batch_rank);
 }
 
-GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision,
-                       const DeviceInfo& device) {
+GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision, int multiprocessors) {
     const GemmProblem swapped = transposed(p);
     for (const GemmVariant& variant : kVariants) {
-        if (variant.fills_device && tiles(variant, p) * p.batches < device.multiprocessors) continue;
+        if (variant.fills_device && tiles(variant, p) * p.batches < multiprocessors) continue;
         if (can_run(variant, p, dtype, precision)) return {&variant, p};
         if (can_run(variant, swapped, dtype, precision)) return {&variant, swapped};
     }

@@ -18,7 +18,7 @@ struct GemmVariant {
     const Kernel& (*kernel)();
     DType dtype;  // signed integers run as unsigned ones of their size
     GemmLayout a, b;
-    LaunchConfig (*config)(const GemmVariant&, const GemmProblem&, const DeviceInfo&);
+    LaunchConfig (*config)(const GemmVariant&, const GemmProblem&, int multiprocessors);
     int tile = 0;               // of c, in rows and columns; 0 where a block makes whole columns
     int max_m = 0;              // 0: any
     int alignment_bytes = 1;    // of a, b, their batches, and their strides other than 1
@@ -42,8 +42,7 @@ struct GemmChoice {
     const GemmVariant* variant;
     GemmProblem problem;  // as it was, or transposed
 };
-GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision,
-                       const DeviceInfo& device);
+GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision, int multiprocessors);
 
 // For tests: matmul on this variant only (or nothing, where it cannot run the problem).
 std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, const Array& b);

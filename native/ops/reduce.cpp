@@ -84,8 +84,8 @@ int power_of_two(std::int64_t at_least, int limit) {
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // How threads share the work: see ReduceLayout. `may_split`: into parts that a second pass joins.
-void share(ReduceLayout& layout, DevicePtr input, std::size_t item, const DeviceInfo& device,
-           bool may_use_vectors, bool may_split) {
+void share(ReduceLayout& layout, DevicePtr input, std::size_t item, int multiprocessors, bool may_use_vectors,
+           bool may_split) {
     const bool has_kept = layout.kept_rank > 0, has_reduced = layout.rank > layout.kept_rank;
     const std::int64_t kept_step = has_kept ? std::abs(layout.strides[layout.kept_rank - 1]) : 0;
     const std::int64_t reduced_step = has_reduced ? std::abs(layout.strides[layout.rank - 1]) : 0;
@@ -111,7 +111,7 @@ void share(ReduceLayout& layout, DevicePtr input, std::size_t item, const Device
                            kMostParts = 1024;
     const std::int64_t blocks = ceil_div(layout.outputs, kReduceThreads / layout.lanes);
     const std::int64_t wanted =
-        std::max<std::int64_t>(device.multiprocessors * kBlocksPerMultiprocessor, kLeastBlocks);
+        std::max<std::int64_t>(multiprocessors * kBlocksPerMultiprocessor, kLeastBlocks);
     const std::int64_t parts =
         std::min({wanted / blocks, layout.count / (layout.lanes * per_lane * kLeastPerLane), kMostParts});
     if (parts < 2) return;
@@ -202,7 +202,7 @@ Array reduce(ReduceOp op, const Array& x, const Dims& axes, bool keepdims) {
     const Array result = Array::empty(device, result_shape(x, reduced, keepdims), dtype);
     if (layout.outputs == 0) return result;
 
-    share(layout, x.data(), itemsize(x.dtype()), device.info(), true, true);
+    share(layout, x.data(), itemsize(x.dtype()), current_stream(device)->multiprocessors(), true, true);
     const double divisor = op == ReduceOp::mean ? static_cast<double>(layout.count) : 1;
     ReduceParams params = {.input = x.as<const void>(),
                            .output = result.as<void>(),
@@ -220,7 +220,8 @@ Array reduce(ReduceOp op, const Array& x, const Dims& axes, bool keepdims) {
     launch(kernel, config_of(layout), params, cost_of(layout, x.dtype(), accumulator), {&x}, {&partial});
 
     ReduceLayout second = over_parts(layout);
-    share(second, partial.data(), itemsize(accumulator), device.info(), true, false);
+    share(second, partial.data(), itemsize(accumulator), current_stream(device)->multiprocessors(), true,
+          false);
     const ReduceParams last = {.input = partial.as<const void>(),
                                .output = result.as<void>(),
                                .layout = second,
@@ -247,7 +248,7 @@ Array arg_reduce(ArgReduceOp op, const Array& x, int axis, bool keepdims) {
     const Array result = Array::empty(device, result_shape(x, reduced, keepdims), DType::int64);
     if (layout.outputs == 0) return result;
 
-    share(layout, x.data(), itemsize(x.dtype()), device.info(), false, true);
+    share(layout, x.data(), itemsize(x.dtype()), current_stream(device)->multiprocessors(), false, true);
     ArgReduceParams params = {.input = x.as<const void>(),
                               .output = result.as<std::int64_t>(),
                               .candidates = nullptr,

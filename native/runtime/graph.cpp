@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "runtime/device.hpp"
+#include "runtime/tenant.hpp"
 
 namespace gpk {
 
@@ -14,6 +15,8 @@ std::shared_ptr<Graph> Graph::begin(const std::shared_ptr<Stream>& stream) {
                                        .fix = "end that capture first"});
     }
     std::shared_ptr<Graph> graph(new Graph(stream));
+    const auto here = stream->stay();
+    graph->sms_ = stream->sms_;
     stream->device().driver().capture_begin(stream->handle());
     stream->capture_ = graph.get();
     return graph;
@@ -65,6 +68,21 @@ Graph::~Graph() {
     if (handle_ != nullptr) device().driver().graph_destroy(handle_);
 }
 
+void Graph::check_place(const Stream& stream) const {
+    if (stream.sms() != sms_) {
+        const auto where = [](const std::shared_ptr<SmPartition>& sms) {
+            return sms ? str("an SM partition of ", sms->multiprocessors(), " multiprocessors")
+                       : std::string("all multiprocessors");
+        };
+        throw error(ErrorKind::unsupported,
+                    {.call = "Graph.launch",
+                     .argument = "stream",
+                     .expected = str("one of the SM partition that it was captured in (", where(sms_), ")"),
+                     .got = str("one on ", where(stream.sms())),
+                     .fix = "capture the work again in the partition where it is to run"});
+    }
+}
+
 void Graph::launch(const std::shared_ptr<Stream>& stream) {
     if (handle_ == nullptr) {
         throw error(ErrorKind::value, {.call = "Graph.launch",
@@ -77,6 +95,7 @@ void Graph::launch(const std::shared_ptr<Stream>& stream) {
                                        .expected = str("a stream on ", device().name()),
                                        .got = str("one on ", stream->device().name())});
     }
+    check_place(*stream);
     if (stream->capture() != nullptr) {
         throw error(ErrorKind::unsupported, {.call = "Graph.launch",
                                              .got = "a launch inside another capture",
@@ -86,7 +105,7 @@ void Graph::launch(const std::shared_ptr<Stream>& stream) {
     if (last_launch_ && last_launch_ != stream) stream->wait(*last_launch_);
     for (auto& [key, resource] : resources_) resource->before_launch(stream);
     if (arena) arena->before_launch(stream);
-    device().launcher().graph(*stream, handle_, cost_);
+    device().launcher().graph(*stream, *this);
     last_launch_ = stream;
 }
 

@@ -38,7 +38,11 @@ class Graph {
     void end();
     void abandon() noexcept;
 
+    // Error (unsupported) on a stream of other SMs than those of the capture.
     void launch(const std::shared_ptr<Stream>& stream);
+    void check_place(const Stream& stream) const;
+    GraphHandle handle() const noexcept { return handle_; }
+    const Cost& cost() const noexcept { return cost_; }
     std::size_t node_count() const;
     Device& device() const noexcept { return stream_->device(); }
     bool ready() const noexcept { return handle_ != nullptr; }
@@ -52,7 +56,8 @@ class Graph {
    private:
     explicit Graph(std::shared_ptr<Stream> stream) : stream_(std::move(stream)) {}
 
-    std::shared_ptr<Stream> stream_;  // captured from
+    std::shared_ptr<Stream> stream_;    // captured from
+    std::shared_ptr<SmPartition> sms_;  // where: a captured kernel stays in the context of its capture
     GraphHandle handle_ = nullptr;
     Cost cost_;
     std::shared_ptr<Stream> last_launch_;

@@ -103,9 +103,12 @@ void Launcher::fill(Stream& stream, DevicePtr to, std::uint8_t value, std::size_
            [&](Driver& driver, StreamHandle handle) { driver.fill(handle, to, value, bytes); });
 }
 
-void Launcher::graph(Stream& stream, GraphHandle graph, const Cost& cost) {
-    submit({WorkKind::graph, "graph", &stream, {}, cost, stream.capture() != nullptr},
-           [&](Driver& driver, StreamHandle handle) { driver.graph_launch(graph, handle); });
+void Launcher::graph(Stream& stream, const Graph& graph) {
+    submit({WorkKind::graph, "graph", &stream, {}, graph.cost(), stream.capture() != nullptr},
+           [&](Driver& driver, StreamHandle handle) {
+               graph.check_place(stream);  // again: the stream may have moved while a governor waited
+               driver.graph_launch(graph.handle(), handle);
+           });
 }
 
 }  // namespace gpk

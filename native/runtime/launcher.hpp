@@ -16,6 +16,7 @@
 namespace gpk {
 
 class Device;
+class Graph;
 class Kernel;
 class Stream;
 
@@ -59,7 +60,7 @@ class Launcher {
     void copy_to_host(Stream& stream, void* to, DevicePtr from, std::size_t bytes);
     void copy_on_device(Stream& stream, DevicePtr to, DevicePtr from, std::size_t bytes);
     void fill(Stream& stream, DevicePtr to, std::uint8_t value, std::size_t bytes);
-    void graph(Stream& stream, GraphHandle graph, const Cost& cost);
+    void graph(Stream& stream, const Graph& graph);
 
     // Hooks of the device see the work of every stream, in the order in which they were added. Work that is
     // under way on other threads when one is removed keeps it until it was told.

@@ -37,11 +37,12 @@ void refuse_in_capture(const char* call, const Stream& stream) {
 
 }  // namespace
 
-Stream::Stream(Device& device, std::shared_ptr<Tenant> tenant, int priority)
+Stream::Stream(Device& device, std::shared_ptr<Tenant> tenant, std::shared_ptr<SmPartition> sms, int priority)
     : device_(device),
       tenant_(std::move(tenant)),
-      handle_(device.driver().stream_create(
-          priority, tenant_ && tenant_->sms() != nullptr ? tenant_->sms()->handle() : nullptr)),
+      sms_(std::move(sms)),
+      handle_(device.driver().stream_create(priority, sms_ ? sms_->handle() : nullptr)),
+      multiprocessors_(sms_ ? sms_->multiprocessors() : device.info().multiprocessors),
       id_(next_stream_id.fetch_add(1, std::memory_order_relaxed)),
       priority_(priority) {}
 
@@ -58,48 +59,71 @@ std::shared_ptr<Stream> Stream::create_for(std::shared_ptr<Tenant> tenant, Devic
                      .expected = str(info.highest_priority, " (most urgent) to ", info.lowest_priority),
                      .got = str(priority)});
     }
-    if (tenant && tenant->sms() != nullptr && &tenant->sms()->device() != &device) {
+    if (!tenant) return std::shared_ptr<Stream>(new Stream(device, nullptr, nullptr, priority));
+    const auto placed = tenant->placing();
+    std::shared_ptr<SmPartition> sms = tenant->sms();
+    if (sms && &sms->device() != &device) {
         throw error(ErrorKind::value,
                     {.call = "Stream",
                      .argument = "device",
-                     .expected = str("that of '", tenant->name(), "', ", tenant->sms()->device().name()),
+                     .expected = str("that of '", tenant->name(), "', ", sms->device().name()),
                      .got = device.name()});
     }
-    if (tenant && !tenant->add_stream()) {
+    if (!tenant->add_stream()) {
         throw error(ErrorKind::unsupported,
                     {.call = "Stream",
                      .expected = str("fewer streams than '", tenant->name(), "' may have"),
                      .got = str(tenant->live_streams(), " live ones"),
                      .fix = "let streams go, or allow it more"});
     }
+    std::shared_ptr<Stream> stream;
     try {
-        return std::shared_ptr<Stream>(new Stream(device, tenant, priority));
+        stream.reset(new Stream(device, tenant, std::move(sms), priority));
     } catch (...) {
-        if (tenant) tenant->drop_stream();
+        tenant->drop_stream();
         throw;
     }
+    tenant->know(stream);
+    return stream;
 }
 
 Stream::~Stream() {
     marker_.reset();
-    device_.driver().stream_destroy(handle_);
+    if (owns_handle_) device_.driver().stream_destroy(handle());
     if (tenant_) tenant_->drop_stream();
+}
+
+std::shared_ptr<SmPartition> Stream::sms() const {
+    const auto here = stay();
+    return sms_;
+}
+
+void Stream::move_to(StreamHandle handle, std::shared_ptr<SmPartition> sms, bool owned) noexcept {
+    const StreamHandle left = handle_.exchange(handle, std::memory_order_acq_rel);
+    if (owns_handle_) device_.driver().stream_destroy(left);
+    owns_handle_ = owned;
+    multiprocessors_.store(sms ? sms->multiprocessors() : device_.info().multiprocessors,
+                           std::memory_order_relaxed);
+    sms_ = std::move(sms);
 }
 
 void Stream::synchronize() {
     refuse_in_capture("Stream.synchronize", *this);
-    device_.driver().stream_synchronize(handle_);
+    const auto here = stay();
+    device_.driver().stream_synchronize(handle());
 }
 
 bool Stream::query() {
     refuse_in_capture("Stream.is_done", *this);
-    return device_.driver().stream_query(handle_);
+    const auto here = stay();
+    return device_.driver().stream_query(handle());
 }
 
 void Stream::wait(const Event& event) {
     refuse_in_capture("Stream.wait", *this);
     check_same_device("Stream.wait", device_, event.device());
-    device_.driver().stream_wait_event(handle_, event.handle());
+    const auto here = stay();
+    device_.driver().stream_wait_event(handle(), event.handle());
 }
 
 void Stream::wait(Stream& other) {
@@ -147,6 +171,7 @@ Event::~Event() { device_.driver().event_destroy(handle_); }
 void Event::record(Stream& stream) {
     refuse_in_capture("Event.record", stream);
     check_same_device("Event.record", device_, stream.device());
+    const auto here = stream.stay();
     device_.driver().event_record(handle_, stream.handle());
 }
 

@@ -38,16 +38,17 @@ int SmPartition::multiprocessors() const noexcept {
 }
 
 Tenant::Tenant(TenantOptions options, std::shared_ptr<Tenant> parent)
-    : options_(std::move(options)),
+    : name_(std::move(options.name)),
       parent_(std::move(parent)),
       id_(next_tenant_id.fetch_add(1, std::memory_order_relaxed)),
-      governor_(options_.governor ? options_.governor.get()
-                : parent_         ? parent_->governor()
-                                  : nullptr),
-      sms_(options_.sms ? options_.sms.get()
-           : parent_    ? parent_->sms()
-                        : nullptr),
-      limit_(options_.memory_limit) {}
+      own_governor_(std::move(options.governor)),
+      governor_(own_governor_ ? own_governor_.get()
+                : parent_     ? parent_->governor()
+                              : nullptr),
+      qos_(options.qos),
+      limit_(options.memory_limit),
+      max_streams_(options.max_streams),
+      own_sms_(std::move(options.sms)) {}
 
 std::shared_ptr<Tenant> Tenant::create(TenantOptions options, std::shared_ptr<Tenant> parent) {
     if (options.max_streams < 0) {
@@ -59,8 +60,39 @@ std::shared_ptr<Tenant> Tenant::create(TenantOptions options, std::shared_ptr<Te
     return std::shared_ptr<Tenant>(new Tenant(std::move(options), std::move(parent)));
 }
 
-int Tenant::multiprocessors(const Device& device) const noexcept {
-    return sms_ != nullptr ? sms_->multiprocessors() : device.info().multiprocessors;
+std::shared_ptr<SmPartition> Tenant::sms() const {
+    for (const Tenant* each = this; each != nullptr; each = each->parent_.get()) {
+        std::lock_guard lock(each->mutex_);
+        if (each->own_sms_) return each->own_sms_;
+    }
+    return nullptr;
+}
+
+void Tenant::set_sms(std::shared_ptr<SmPartition> sms) noexcept {
+    std::lock_guard lock(mutex_);
+    own_sms_.swap(sms);
+}
+
+int Tenant::multiprocessors(const Device& device) const {
+    const auto own = sms();
+    return own ? own->multiprocessors() : device.info().multiprocessors;
+}
+
+std::vector<std::shared_ptr<Stream>> Tenant::streams() const {
+    std::lock_guard lock(mutex_);
+    std::vector<std::shared_ptr<Stream>> live;
+    for (const auto& each : streams_) {
+        if (auto stream = each.lock()) live.push_back(std::move(stream));
+    }
+    return live;
+}
+
+void Tenant::know(const std::shared_ptr<Stream>& stream) {
+    for (Tenant* each = this; each != nullptr; each = each->parent_.get()) {
+        std::lock_guard lock(each->mutex_);
+        std::erase_if(each->streams_, [](const auto& known) { return known.expired(); });
+        each->streams_.push_back(stream);
+    }
 }
 
 const Tenant* Tenant::charge(std::size_t bytes) noexcept {
@@ -88,9 +120,9 @@ void Tenant::uncharge(std::size_t bytes) noexcept {
 
 bool Tenant::add_stream() noexcept {
     for (Tenant* each = this; each != nullptr; each = each->parent_.get()) {
-        if (add_within(each->streams_, 1, each->options_.max_streams)) continue;
+        if (add_within(each->live_streams_, 1, each->max_streams_.load(std::memory_order_relaxed))) continue;
         for (Tenant* done = this; done != each; done = done->parent_.get()) {
-            done->streams_.fetch_sub(1, std::memory_order_relaxed);
+            done->live_streams_.fetch_sub(1, std::memory_order_relaxed);
         }
         return false;
     }
@@ -99,7 +131,7 @@ bool Tenant::add_stream() noexcept {
 
 void Tenant::drop_stream() noexcept {
     for (Tenant* each = this; each != nullptr; each = each->parent_.get()) {
-        each->streams_.fetch_sub(1, std::memory_order_relaxed);
+        each->live_streams_.fetch_sub(1, std::memory_order_relaxed);
     }
 }
 

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +21,7 @@ namespace gpk {
 
 class Device;
 class LaunchHook;
+class Stream;
 
 // As in Kubernetes: what was promised in full, what was promised in part, what takes what is left.
 enum class QosClass : std::uint8_t { guaranteed, burstable, best_effort };
@@ -60,14 +63,18 @@ class Tenant {
     Tenant& operator=(const Tenant&) = delete;
 
     std::uint64_t id() const noexcept { return id_; }  // unique in the process, never reused
-    const std::string& name() const noexcept { return options_.name; }
-    QosClass qos() const noexcept { return options_.qos; }
+    const std::string& name() const noexcept { return name_; }
+    QosClass qos() const noexcept { return qos_.load(std::memory_order_relaxed); }
+    void set_qos(QosClass qos) noexcept { qos_.store(qos, std::memory_order_relaxed); }
     Tenant* parent() const noexcept { return parent_.get(); }
     // Its own or, without one, the nearest above it; null for none.
     LaunchHook* governor() const noexcept { return governor_; }
-    SmPartition* sms() const noexcept { return sms_; }
+    // As the governor: its own or that of the nearest above it. set_sms() is for streams to come; whoever
+    // calls it moves the live ones, and keeps others from being made meanwhile (placing_alone).
+    std::shared_ptr<SmPartition> sms() const;
+    void set_sms(std::shared_ptr<SmPartition> sms) noexcept;
     // The SMs that a kernel of this tenant can use, for those that size themselves by it.
-    int multiprocessors(const Device& device) const noexcept;
+    int multiprocessors(const Device& device) const;
 
     // Memory. charge() takes from this tenant and all above it, or, returning the one that has no room,
     // from none; null means done.
@@ -79,21 +86,34 @@ class Tenant {
     // Below what is used now: nothing is taken away, and charges fail until it fits.
     void set_memory_limit(std::size_t bytes) noexcept { limit_.store(bytes, std::memory_order_relaxed); }
 
-    int live_streams() const noexcept { return streams_.load(std::memory_order_relaxed); }
+    int live_streams() const noexcept { return live_streams_.load(std::memory_order_relaxed); }
+    void set_max_streams(int count) noexcept { max_streams_.store(count, std::memory_order_relaxed); }
+    // Those of this tenant and of all below it.
+    std::vector<std::shared_ptr<Stream>> streams() const;
+    // Held while a stream is made; the second keeps all others of the same tree waiting.
+    std::shared_lock<std::shared_mutex> placing() { return std::shared_lock(top().placing_mutex_); }
+    std::unique_lock<std::shared_mutex> placing_alone() { return std::unique_lock(top().placing_mutex_); }
 
    private:
     friend class Stream;
     Tenant(TenantOptions options, std::shared_ptr<Tenant> parent);
     bool add_stream() noexcept;  // false where this tenant or one above has all it may
     void drop_stream() noexcept;
+    void know(const std::shared_ptr<Stream>& stream);
+    Tenant& top() noexcept { return parent_ ? parent_->top() : *this; }
 
-    const TenantOptions options_;
+    const std::string name_;
     const std::shared_ptr<Tenant> parent_;
     const std::uint64_t id_;
-    LaunchHook* governor_;
-    SmPartition* sms_;
+    const std::shared_ptr<LaunchHook> own_governor_;
+    LaunchHook* const governor_;
+    std::atomic<QosClass> qos_;
     std::atomic<std::size_t> limit_, used_{0}, peak_{0};
-    std::atomic<int> streams_{0};
+    std::atomic<int> max_streams_, live_streams_{0};
+    std::shared_mutex placing_mutex_;
+    mutable std::mutex mutex_;  // over the two below
+    std::shared_ptr<SmPartition> own_sms_;
+    std::vector<std::weak_ptr<Stream>> streams_;
 };
 
 }  // namespace gpk
