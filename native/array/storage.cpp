@@ -39,7 +39,7 @@ class ArenaUse : public GraphResource {
 }  // namespace
 
 Storage::Storage(Device& device, Block block, std::function<void()> release)
-    : device_(device), block_(std::move(block)), release_(std::move(release)), only_(block_.stream.get()) {}
+    : device_(device), block_(std::move(block)), release_(std::move(release)), only_(block_.stream().get()) {}
 
 Storage::~Storage() {
     if (release_) {
@@ -75,9 +75,9 @@ void Storage::order(const std::shared_ptr<Stream>& stream, bool write) {
     std::lock_guard lock(mutex_);
     if (users_.empty()) {
         // The first stream that differs from the one this storage was made on, or the first of all.
-        if (block_.stream) {
-            users_.push_back(block_.stream);
-            writer_ = block_.stream;
+        if (const auto& first = block_.stream()) {
+            users_.push_back(first);
+            writer_ = first;
         } else if (only_.load(std::memory_order_relaxed) == nullptr) {
             users_.push_back(stream);
             writer_ = stream;

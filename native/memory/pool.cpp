@@ -1,204 +1,276 @@
 #include "memory/pool.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <utility>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
+#include "memory/arena.hpp"
+#include "runtime/tenant.hpp"
 
 namespace gpk {
 
 namespace {
 
-constexpr std::size_t kSmallest = 256;
-constexpr std::size_t kLarge = std::size_t{64} << 20;
-constexpr std::size_t kLargeStep = std::size_t{2} << 20;
+// Of BlockRecord::data_of: more than one tenant's.
+constexpr std::uint64_t kOfSeveral = ~std::uint64_t{0};
 
-// `step` is a power of two.
-constexpr std::size_t round_up(std::size_t value, std::size_t step) {
-    return (value + step - 1) & ~(step - 1);
+std::uint64_t id_of(const Tenant* tenant) noexcept { return tenant != nullptr ? tenant->id() : 0; }
+
+Block block_of(BlockRecord* record, std::size_t bytes) {
+    return {.pointer = record->pointer, .bytes = bytes, .class_bytes = record->class_bytes, .record = record};
 }
-
-// The memory of one graph: what its captured work allocated. Blocks freed during the capture are used
-// again within it; everything goes back to the pool with the graph and the last of its arrays.
-class GraphArena : public GraphResource {
-   public:
-    explicit GraphArena(MemoryPool& pool) : pool_(pool) {}
-    ~GraphArena() override {
-        for (Block& block : all_) pool_.release(std::move(block), users_);
-    }
-
-    bool take(std::size_t wanted, DevicePtr* pointer) {
-        std::lock_guard lock(mutex_);
-        auto& blocks = free_[wanted];
-        if (blocks.empty()) return false;
-        *pointer = blocks.back();
-        blocks.pop_back();
-        return true;
-    }
-    void add(Block block) {
-        std::lock_guard lock(mutex_);
-        all_.push_back(std::move(block));
-    }
-    void put_back(const Block& block, const std::vector<std::shared_ptr<Stream>>& others) {
-        std::lock_guard lock(mutex_);
-        free_[block.class_bytes].push_back(block.pointer);
-        for (const auto& other : others) add_user(other);
-    }
-
-    void before_launch(const std::shared_ptr<Stream>& stream) override {
-        std::lock_guard lock(mutex_);
-        add_user(stream);
-    }
-
-   private:
-    void add_user(const std::shared_ptr<Stream>& stream) {
-        if (std::find(users_.begin(), users_.end(), stream) == users_.end()) users_.push_back(stream);
-    }
-
-    MemoryPool& pool_;
-    std::mutex mutex_;
-    std::map<std::size_t, std::vector<DevicePtr>> free_;
-    std::vector<Block> all_;
-    std::vector<std::shared_ptr<Stream>> users_;  // that launched the graph or used its arrays
-};
 
 }  // namespace
 
-MemoryPool& MemoryPool::of(Device& device) {
-    return device.attached<MemoryPool>();
-}
-
-MemoryPool::~MemoryPool() { trim(); }
-
-std::size_t MemoryPool::class_bytes(std::size_t bytes) {
-    if (bytes <= kSmallest) return kSmallest;
-    if (bytes >= kLarge) return round_up(bytes, kLargeStep);
-    return round_up(bytes, std::max(kSmallest, std::bit_floor(bytes - 1) / 8));
-}
-
-bool MemoryPool::FreeBlock::may_ask() const {
+bool BlockRecord::may_ask() const {
     const auto free_to_ask = [](const auto& each) { return each->capture() == nullptr; };
     return free_to_ask(stream) &&
            (!others || std::all_of(others->streams.begin(), others->streams.end(), free_to_ask));
 }
 
-bool MemoryPool::FreeBlock::idle() const {
+bool BlockRecord::idle() const {
     const auto done = [](const auto& each) { return each->query(); };
     return stream->query() &&
            (!others || (std::all_of(others->events.begin(), others->events.end(), done) &&
                         std::all_of(others->streams.begin(), others->streams.end(), done)));
 }
 
-void MemoryPool::FreeBlock::order_before(Stream& next) const {
-    next.wait(*stream);
+void BlockRecord::order_before(Stream& next_user) const {
+    next_user.wait(*stream);
     if (!others) return;
-    for (const auto& event : others->events) next.wait(*event);
-    for (const auto& other : others->streams) next.wait(*other);
+    for (const auto& event : others->events) next_user.wait(*event);
+    for (const auto& other : others->streams) next_user.wait(*other);
 }
 
-// Finds a cached block that may be had in the given way; large requests accept up to a quarter more.
-bool MemoryPool::take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse,
-                             Block* block) {
-    const std::size_t most = wanted >= kLarge ? wanted + wanted / 4 : wanted;
-    for (auto list = free_.lower_bound(wanted); list != free_.end() && list->first <= most; ++list) {
-        auto& blocks = list->second;
-        const auto found = std::find_if(blocks.rbegin(), blocks.rend(), [&](const FreeBlock& each) {
-            if (reuse != Reuse::same_stream && !each.may_ask()) return false;
-            switch (reuse) {
-                case Reuse::same_stream: return each.stream == stream && !each.others;
-                case Reuse::idle: return each.idle();
-                case Reuse::waiting: return true;
-            }
-            return false;
-        });
-        if (found == blocks.rend()) continue;
-        if (reuse == Reuse::waiting) found->order_before(*stream);
-        block->pointer = found->pointer;
-        block->class_bytes = list->first;
-        blocks.erase(std::next(found).base());
-        stats_.cached_bytes -= list->first;
-        return true;
+MemoryPool& MemoryPool::of(Device& device) { return device.attached<MemoryPool>(); }
+
+MemoryPool::MemoryPool(Device& device) : device_(device) {}
+
+MemoryPool::~MemoryPool() {
+    trim();
+    while (all_ != nullptr) {  // records of blocks that nobody released
+        const std::unique_ptr<BlockRecord> record(all_);
+        forget(record.get());
     }
-    return false;
 }
 
-bool MemoryPool::take_fresh(std::size_t wanted, Block* block) {
-    if (limit_ != 0 && stats_.reserved_bytes + wanted > limit_) return false;
-    try {
-        block->pointer = device_.driver().allocate(wanted);
-    } catch (const DriverError& failure) {
-        if (failure.kind() != ErrorKind::memory) throw;
-        return false;
-    }
-    block->class_bytes = wanted;
-    stats_.reserved_bytes += wanted;
-    ++stats_.driver_allocations;
-    return true;
+Bin& MemoryPool::bin_for(std::size_t class_bytes) {
+    if (class_bytes <= size_class::kLarge) return bins_[size_class::index(class_bytes)];
+    return large_bins_[class_bytes];
 }
 
-void MemoryPool::count_allocation(std::size_t bytes) {
+// The caller holds lock_.
+void MemoryPool::note_live(BlockRecord* record, std::size_t bytes) noexcept {
+    record->bytes = bytes;
+    record->state = BlockState::live;
+    ++record->bin->live_blocks;
     stats_.live_bytes += bytes;
     stats_.peak_live_bytes = std::max(stats_.peak_live_bytes, stats_.live_bytes);
     ++stats_.allocations;
     ++stats_.live_blocks;
 }
 
+// The caller holds lock_.
+void MemoryPool::put_free(BlockRecord* record) noexcept {
+    record->state = BlockState::free;
+    record->bin->put(record);
+    stats_.cached_bytes += record->class_bytes;
+}
+
+BlockRecord* MemoryPool::taken(BlockRecord* record) noexcept {
+    if (record != nullptr) {
+        record->state = BlockState::taken;
+        stats_.cached_bytes -= record->class_bytes;
+    }
+    return record;
+}
+
 Block MemoryPool::allocate(std::size_t bytes, const std::shared_ptr<Stream>& stream) {
-    if (bytes == 0) return {.stream = stream};
+    if (bytes == 0) return {};
+    if (bytes > size_class::kMostBytes) refuse(bytes, *stream, nullptr);
     if (stream->capture() != nullptr) return allocate_for_capture(bytes, stream);
+    Tenant* const tenant = stream->tenant().get();
     const std::size_t wanted = class_bytes(bytes);
-    Block block{.bytes = bytes, .stream = stream};
-    std::unique_lock lock(mutex_);
-    bool found = take_cached(wanted, stream, Reuse::same_stream, &block) ||
-                 take_cached(wanted, stream, Reuse::idle, &block) || take_fresh(wanted, &block) ||
-                 take_cached(wanted, stream, Reuse::waiting, &block);
-    if (!found) {
-        // What is cached in other classes makes room. Its streams are waited for: this is the last resort.
-        trim_locked();
-        found = take_fresh(wanted, &block);
+    if (tenant != nullptr) charge(*tenant, wanted, bytes, *stream);
+    BlockRecord* record = nullptr;
+    if (wanted <= size_class::kLarge) {
+        std::lock_guard lock(lock_);
+        record = taken(bins_[size_class::index(wanted)].take(stream.get()));
+        if (record != nullptr && record->data_of == id_of(tenant)) [[likely]] {
+            note_live(record, bytes);
+            return block_of(record, bytes);
+        }
     }
-    if (!found) {
-        const PoolStats now = stats_;
-        const std::size_t limit = limit_;
-        lock.unlock();
-        const MemoryInfo memory = device_.driver().memory_info();
-        throw error(ErrorKind::memory, {.call = str("allocation on ", device_.name()),
-                                        .expected = str(bytes, " bytes free"),
-                                        .got = str(memory.free_bytes, " of ", memory.total_bytes,
-                                                   " bytes free on the device; this pool holds ",
-                                                   now.live_bytes, " in ", now.live_blocks, " live blocks",
-                                                   limit != 0 ? str(" and may take ", limit) : ""),
-                                        .fix = "free arrays, or work in smaller pieces"});
+    try {
+        if (record == nullptr) record = find(wanted, stream);
+        if (record == nullptr) refuse(bytes, *stream, nullptr);
+        if (record->data_of != id_of(tenant)) scrub(*record, *stream);
+    } catch (...) {
+        if (tenant != nullptr) tenant->uncharge(wanted);
+        std::lock_guard lock(lock_);
+        if (record != nullptr) put_free(record);
+        throw;
     }
-    count_allocation(bytes);
-    return block;
+    std::lock_guard lock(lock_);
+    note_live(record, bytes);
+    return block_of(record, bytes);
 }
 
 Block MemoryPool::allocate_for_capture(std::size_t bytes, const std::shared_ptr<Stream>& stream) {
     Graph& graph = *stream->capture();
     if (!graph.arena) graph.arena = std::make_shared<GraphArena>(*this);
     auto& arena = static_cast<GraphArena&>(*graph.arena);
-    Block block{.bytes = bytes, .class_bytes = class_bytes(bytes), .stream = stream, .arena = graph.arena};
-    if (!arena.take(block.class_bytes, &block.pointer)) {
-        // Only memory that no stream uses: an event from outside cannot be waited for in a capture.
-        std::unique_lock lock(mutex_);
-        Block fresh{.bytes = bytes, .stream = stream};
-        bool found = take_fresh(block.class_bytes, &fresh);
-        if (!found && trim_locked() > 0) found = take_fresh(block.class_bytes, &fresh);
-        if (!found) {
-            throw error(ErrorKind::memory,
-                        {.call = "allocation during a graph capture",
-                         .expected = str(bytes, " bytes free"),
-                         .got = str("a pool of ", stats_.reserved_bytes, " bytes that cannot grow"),
-                         .fix = "free arrays before the capture"});
-        }
-        count_allocation(bytes);
-        lock.unlock();
-        block.pointer = fresh.pointer;
-        arena.add(std::move(fresh));
+    const std::size_t wanted = class_bytes(bytes);
+    BlockRecord* record = arena.take(wanted);
+    if (record == nullptr) {
+        record = fresh_for_capture(wanted, bytes, stream);
+        arena.add(block_of(record, bytes));
     }
+    Block block = block_of(record, bytes);
+    block.arena = graph.arena;
     return block;
+}
+
+// Only memory that no stream uses: an event from outside cannot be waited for in a capture.
+BlockRecord* MemoryPool::fresh_for_capture(std::size_t wanted, std::size_t bytes,
+                                           const std::shared_ptr<Stream>& stream) {
+    Tenant* const tenant = stream->tenant().get();
+    if (tenant != nullptr) charge(*tenant, wanted, bytes, *stream);
+    BlockRecord* record = nullptr;
+    try {
+        std::lock_guard driver_lock(driver_mutex_);
+        record = take_fresh(wanted, stream);
+        if (record == nullptr && give_back() > 0) record = take_fresh(wanted, stream);
+        if (record == nullptr) refuse(bytes, *stream, nullptr);
+        if (record->data_of != id_of(tenant)) {
+            // A fill on the captured stream would run with every launch.
+            const auto own = Stream::create_for(nullptr, device_);
+            scrub(*record, *own);
+            own->synchronize();
+            record->data_of = id_of(tenant);
+        }
+    } catch (...) {
+        if (tenant != nullptr) tenant->uncharge(wanted);
+        std::lock_guard lock(lock_);
+        if (record != nullptr) put_free(record);
+        throw;
+    }
+    std::lock_guard lock(lock_);
+    note_live(record, bytes);
+    return record;
+}
+
+void MemoryPool::charge(Tenant& tenant, std::size_t class_bytes, std::size_t bytes, const Stream& stream) {
+    if (const Tenant* full = tenant.charge(class_bytes)) refuse(bytes, stream, full);
+}
+
+// The slow way: everything but a block of the right class that the stream's own order protects. Null where
+// there is no room.
+BlockRecord* MemoryPool::find(std::size_t wanted, const std::shared_ptr<Stream>& stream) {
+    std::lock_guard driver_lock(driver_mutex_);
+    for (const Reuse reuse : {Reuse::same_stream, Reuse::idle}) {
+        if (BlockRecord* record = take_cached(wanted, stream, reuse)) return record;
+    }
+    if (BlockRecord* record = take_fresh(wanted, stream)) return record;
+    if (BlockRecord* record = take_cached(wanted, stream, Reuse::waiting)) return record;
+    // What is cached in other classes makes room. Its streams are waited for: this is the last resort.
+    return give_back() > 0 ? take_fresh(wanted, stream) : nullptr;
+}
+
+// Large requests accept up to a quarter more, unless a tenant would be charged for it.
+BlockRecord* MemoryPool::take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse) {
+    if (wanted < size_class::kLarge) return take_from(bin_for(wanted), stream, reuse);
+    const std::size_t most = stream->tenant() ? wanted : wanted + wanted / 4;
+    if (wanted == size_class::kLarge) {
+        if (BlockRecord* record = take_from(bin_for(wanted), stream, reuse)) return record;
+    }
+    std::unique_lock lock(lock_);
+    for (auto bin = large_bins_.lower_bound(wanted); bin != large_bins_.end() && bin->first <= most; ++bin) {
+        lock.unlock();  // bins of a map stay where they are, and only the driver_mutex_'s holder adds some
+        if (BlockRecord* record = take_from(bin->second, stream, reuse)) return record;
+        lock.lock();
+    }
+    return nullptr;
+}
+
+// Blocks are taken out while their streams are asked, so that lock_ is held over no call to the driver.
+BlockRecord* MemoryPool::take_from(Bin& bin, const std::shared_ptr<Stream>& stream, Reuse reuse) {
+    const auto may_have = [&](BlockRecord* record) {
+        try {
+            if (!record->may_ask()) return false;
+            if (reuse == Reuse::idle) return record->idle();
+            record->order_before(*stream);
+            return true;
+        } catch (...) {
+            std::lock_guard lock(lock_);
+            put_free(record);
+            throw;
+        }
+    };
+    std::unique_lock lock(lock_);
+    if (reuse == Reuse::same_stream) return taken(bin.take(stream.get()));
+    std::vector<const Stream*> others;
+    for (const Bin::List& list : bin.lists) {
+        if (list.top != nullptr) others.push_back(list.stream);
+    }
+    BlockRecord* found = nullptr;
+    const auto consider = [&](BlockRecord* record) {
+        lock.unlock();
+        const bool had = may_have(record);
+        lock.lock();
+        had ? void(found = record) : put_free(record);
+    };
+    for (std::size_t i = 0; i < others.size() && found == nullptr; ++i) {
+        if (BlockRecord* record = taken(bin.take(others[i]))) consider(record);
+    }
+    std::vector<BlockRecord*> shared;
+    for (BlockRecord* each = bin.shared; each != nullptr; each = each->next) shared.push_back(each);
+    for (std::size_t i = 0; i < shared.size() && found == nullptr; ++i) {
+        if (bin.remove_shared(shared[i])) consider(taken(shared[i]));
+    }
+    lock.unlock();
+    if (found != nullptr) {
+        found->stream = stream;
+        found->others.reset();
+    }
+    return found;
+}
+
+// The caller holds driver_mutex_. Null where the limit or the device has no room.
+BlockRecord* MemoryPool::take_fresh(std::size_t wanted, const std::shared_ptr<Stream>& stream) {
+    auto record = std::make_unique<BlockRecord>();
+    record->class_bytes = wanted;
+    record->stream = stream;
+    record->data_of = fresh_data_of(id_of(stream->tenant().get()));
+    {
+        std::lock_guard lock(lock_);
+        if (limit_ != 0 && (wanted > limit_ || stats_.reserved_bytes > limit_ - wanted)) return nullptr;
+        record->bin = &bin_for(wanted);
+    }
+    try {
+        record->pointer = device_.driver().allocate(wanted);
+    } catch (const DriverError& failure) {
+        if (failure.kind() != ErrorKind::memory) throw;
+        return nullptr;
+    }
+    std::lock_guard lock(lock_);
+    stats_.reserved_bytes += wanted;
+    ++stats_.driver_allocations;
+    record->after_in_all = all_;
+    if (all_ != nullptr) all_->before_in_all = record.get();
+    return all_ = record.release();
+}
+
+// Whose data the driver's memory may hold, for one who asks for it.
+std::uint64_t MemoryPool::fresh_data_of(std::uint64_t tenant) const noexcept {
+    const bool clean = !returned_ || *returned_ == tenant;
+    return clean ? tenant : kOfSeveral;
+}
+
+void MemoryPool::scrub(BlockRecord& record, Stream& stream) {
+    device_.launcher().fill(stream, record.pointer, 0, record.class_bytes);
+    record.data_of = id_of(stream.tenant().get());
 }
 
 // An event behind what the stream holds now, or null where there cannot be one.
@@ -216,65 +288,82 @@ std::shared_ptr<Event> MemoryPool::mark(Stream& stream) noexcept {
 }
 
 void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>& others) noexcept {
-    if (block.pointer == 0) return;
-    if (block.arena) {
-        static_cast<GraphArena&>(*block.arena).put_back(block, others);
-        return;
-    }
-    std::unique_ptr<Others> used_by;
+    BlockRecord* const record = block.record;
+    if (record == nullptr) return;
+    if (block.arena) return static_cast<GraphArena&>(*block.arena).put_back(block, others);
     for (const auto& other : others) {
-        if (other == block.stream) continue;
-        if (!used_by) used_by = std::make_unique<Others>();
+        if (other == record->stream) continue;
+        if (!record->others) record->others = std::make_unique<BlockRecord::Others>();
         if (auto event = mark(*other)) {
-            used_by->events.push_back(std::move(event));
+            record->others->events.push_back(std::move(event));
         } else {
-            used_by->streams.push_back(other);
+            record->others->streams.push_back(other);
         }
     }
-    std::lock_guard lock(mutex_);
-    free_[block.class_bytes].push_back({block.pointer, std::move(block.stream), std::move(used_by)});
-    stats_.cached_bytes += block.class_bytes;
-    stats_.live_bytes -= block.bytes;
+    if (Tenant* tenant = record->stream->tenant().get()) tenant->uncharge(record->class_bytes);
+    std::lock_guard lock(lock_);
+    stats_.live_bytes -= record->bytes;
     --stats_.live_blocks;
+    --record->bin->live_blocks;
+    put_free(record);
 }
 
-std::size_t MemoryPool::trim_locked() noexcept {
-    std::size_t bytes = 0;
-    for (auto& [size, list] : free_) {
-        for (FreeBlock& block : list) {
-            // The driver's free waits for work that may still use the block.
-            device_.driver().free(block.pointer);
-            bytes += size;
+// The caller holds lock_.
+void MemoryPool::forget(BlockRecord* record) noexcept {
+    (record->before_in_all != nullptr ? record->before_in_all->after_in_all : all_) = record->after_in_all;
+    if (record->after_in_all != nullptr) record->after_in_all->before_in_all = record->before_in_all;
+}
+
+// The caller holds driver_mutex_.
+std::size_t MemoryPool::give_back() noexcept {
+    BlockRecord* records = nullptr;
+    {
+        std::lock_guard lock(lock_);
+        for (BlockRecord *each = all_, *next; each != nullptr; each = next) {
+            next = each->after_in_all;
+            if (each->state != BlockState::free) continue;
+            taken(each);
+            forget(each);
+            each->next = std::exchange(records, each);
         }
+        for (Bin& bin : bins_) bin.clear();
+        for (auto& [size, bin] : large_bins_) bin.clear();
     }
-    free_.clear();
-    stats_.cached_bytes = 0;
+    std::size_t bytes = 0;
+    while (records != nullptr) {
+        const std::unique_ptr<BlockRecord> record(std::exchange(records, records->next));
+        // The driver's free waits for work that may still use the block.
+        device_.driver().free(record->pointer);
+        bytes += record->class_bytes;
+        returned_ = !returned_ || *returned_ == record->data_of ? record->data_of : kOfSeveral;
+    }
+    std::lock_guard lock(lock_);
     stats_.reserved_bytes -= bytes;
     return bytes;
 }
 
 std::size_t MemoryPool::trim() {
-    std::lock_guard lock(mutex_);
-    return trim_locked();
+    std::lock_guard driver_lock(driver_mutex_);
+    return give_back();
 }
 
 PoolStats MemoryPool::stats() const {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(lock_);
     return stats_;
 }
 
 void MemoryPool::reset_peak() {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(lock_);
     stats_.peak_live_bytes = stats_.live_bytes;
 }
 
 void MemoryPool::set_limit(std::size_t bytes) {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(lock_);
     limit_ = bytes;
 }
 
 std::size_t MemoryPool::limit() const {
-    std::lock_guard lock(mutex_);
+    std::lock_guard lock(lock_);
     return limit_;
 }
 

@@ -3,6 +3,9 @@
 // A freed block keeps the stream it was used on. The next owner on that stream takes it at once: the
 // stream's own order protects it. An owner on another stream makes that stream wait for an event; the
 // host never waits. While a stream is captured, memory comes from its graph's arena instead.
+//
+// What is allocated on a tenant's stream is charged to the tenant. Memory that may hold what another tenant
+// (or one, where there is none now) has left is filled with zeros before it is handed out.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +13,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
+#include "memory/bin.hpp"
+#include "memory/size_classes.hpp"
+#include "memory/spin_lock.hpp"
 #include "runtime/device.hpp"
-#include "runtime/graph.hpp"
-#include "runtime/stream.hpp"
 
 namespace gpk {
 
@@ -28,25 +33,16 @@ struct PoolStats {
     std::uint64_t live_blocks = 0;
 };
 
-// A stretch of device memory. `class_bytes` is what it takes, `bytes` what was asked for.
-struct Block {
-    DevicePtr pointer = 0;
-    std::size_t bytes = 0;
-    std::size_t class_bytes = 0;
-    std::shared_ptr<Stream> stream = nullptr;        // whose order protects it
-    std::shared_ptr<GraphResource> arena = nullptr;  // set where it belongs to a graph
-};
-
 class MemoryPool : public DeviceAttachment {
    public:
     static MemoryPool& of(Device& device);
 
-    explicit MemoryPool(Device& device) : device_(device) {}
+    explicit MemoryPool(Device& device);
     ~MemoryPool() override;
     MemoryPool(const MemoryPool&) = delete;
     MemoryPool& operator=(const MemoryPool&) = delete;
 
-    // Throws Error (memory), with what is held, where neither the limit nor the device has room after
+    // Throws Error (memory), with what is held, where neither the limits nor the device have room after
     // the cache was given back. `bytes` of 0 gives a null block.
     Block allocate(std::size_t bytes, const std::shared_ptr<Stream>& stream);
     // `others`: further streams that used the block since it was allocated.
@@ -60,41 +56,43 @@ class MemoryPool : public DeviceAttachment {
     void set_limit(std::size_t bytes);
     std::size_t limit() const;
 
-    // The size that a request takes: eight classes to a power of two, at least 256 bytes apart; from
-    // 64 MiB multiples of 2 MiB.
-    static std::size_t class_bytes(std::size_t bytes);
+    // The size that a request takes.
+    static std::size_t class_bytes(std::size_t bytes) { return size_class::bytes_for(bytes); }
 
    private:
-    // What else used a free block, beside the stream that it was allocated on.
-    struct Others {
-        std::vector<std::shared_ptr<Event>> events;
-        // Those that no event could be recorded on: captured at that moment, or failing.
-        std::vector<std::shared_ptr<Stream>> streams;
-    };
-    struct FreeBlock {
-        DevicePtr pointer;
-        std::shared_ptr<Stream> stream;
-        std::unique_ptr<Others> others;  // null for nearly all
-
-        bool may_ask() const;  // a capturing stream may be neither asked nor waited for
-        bool idle() const;
-        void order_before(Stream& next) const;
-    };
-    using FreeList = std::map<std::size_t, std::vector<FreeBlock>>;
     enum class Reuse { same_stream, idle, waiting };
 
     Block allocate_for_capture(std::size_t bytes, const std::shared_ptr<Stream>& stream);
-    bool take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse, Block* block);
-    bool take_fresh(std::size_t wanted, Block* block);
-    std::size_t trim_locked() noexcept;
+    BlockRecord* fresh_for_capture(std::size_t wanted, std::size_t bytes,
+                                   const std::shared_ptr<Stream>& stream);
+    void charge(Tenant& tenant, std::size_t class_bytes, std::size_t bytes, const Stream& stream);
+    BlockRecord* find(std::size_t wanted, const std::shared_ptr<Stream>& stream);
+    BlockRecord* take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse);
+    BlockRecord* take_from(Bin& bin, const std::shared_ptr<Stream>& stream, Reuse reuse);
+    BlockRecord* take_fresh(std::size_t wanted, const std::shared_ptr<Stream>& stream);
+    std::uint64_t fresh_data_of(std::uint64_t tenant) const noexcept;
+    void scrub(BlockRecord& record, Stream& stream);
+    std::size_t give_back() noexcept;
     std::shared_ptr<Event> mark(Stream& stream) noexcept;
-    void count_allocation(std::size_t bytes);
+    Bin& bin_for(std::size_t class_bytes);
+    void note_live(BlockRecord* record, std::size_t bytes) noexcept;
+    BlockRecord* taken(BlockRecord* record) noexcept;
+    void put_free(BlockRecord* record) noexcept;
+    void forget(BlockRecord* record) noexcept;
+    // Throws Error (memory). `full`: the tenant that has no room; null where the pool has none.
+    [[noreturn]] void refuse(std::size_t bytes, const Stream& stream, const Tenant* full) const;
 
     Device& device_;
-    mutable std::mutex mutex_;
-    FreeList free_;  // by class, the last freed at the back
+    std::mutex driver_mutex_;  // over what asks the driver: one thread at a time takes the slow way
+    mutable SpinLock lock_;    // over all below; asked for after driver_mutex_
+    Bin bins_[size_class::kCount];
+    std::map<std::size_t, Bin> large_bins_;
+    BlockRecord* all_ = nullptr;
     PoolStats stats_;
     std::size_t limit_ = 0;
+    // Whose data is in memory that went back to the driver, which gives it out again as it is. Under
+    // driver_mutex_.
+    std::optional<std::uint64_t> returned_;
 };
 
 }  // namespace gpk

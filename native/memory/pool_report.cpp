@@ -1,0 +1,72 @@
+// What the pool says of itself where it cannot serve.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "memory/pool.hpp"
+#include "runtime/tenant.hpp"
+
+namespace gpk {
+
+namespace {
+
+bool belongs_to(const Tenant* tenant, const Tenant* above) {
+    while (tenant != nullptr && tenant != above) tenant = tenant->parent();
+    return tenant == above;
+}
+
+}  // namespace
+
+void MemoryPool::refuse(std::size_t bytes, const Stream& stream, const Tenant* full) const {
+    struct Holder {
+        std::size_t bytes;
+        std::string of;
+    };
+    constexpr std::size_t kNamed = 5;
+    std::vector<Holder> holders;
+    PoolStats now;
+    std::size_t limit = 0;
+    {
+        std::lock_guard lock(lock_);
+        std::vector<const BlockRecord*> live;
+        for (const BlockRecord* each = all_; each != nullptr; each = each->after_in_all) {
+            if (each->state != BlockState::live) continue;
+            if (full == nullptr || belongs_to(each->stream->tenant().get(), full)) live.push_back(each);
+        }
+        const auto last = live.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, live.size()));
+        std::partial_sort(live.begin(), last, live.end(),
+                          [](const auto* a, const auto* b) { return a->bytes > b->bytes; });
+        for (auto each = live.begin(); each != last; ++each) {
+            const Tenant* of = (*each)->stream->tenant().get();
+            holders.push_back({(*each)->bytes, of != nullptr ? of->name() : ""});
+        }
+        now = stats_;
+        limit = limit_;
+    }
+    std::string largest = holders.empty() ? "" : "; the largest blocks: ";
+    for (const Holder& each : holders) {
+        if (&each != holders.data()) largest += ", ";
+        largest += each.of.empty() ? str(each.bytes) : str(each.bytes, " ('", each.of, "')");
+    }
+    std::string got;
+    if (full != nullptr) {
+        got = str("'", full->name(), "' with ", full->memory_used(), " of its ", full->memory_limit(),
+                  " bytes in use");
+    } else {
+        const MemoryInfo memory = device_.driver().memory_info();
+        got = str(memory.free_bytes, " of ", memory.total_bytes,
+                  " bytes free on the device; this pool holds ", now.live_bytes, " in ", now.live_blocks,
+                  " live blocks", limit != 0 ? str(" and may take ", limit) : "");
+    }
+    throw error(
+        ErrorKind::memory,
+        {.call = str(stream.capture() != nullptr ? "allocation during a graph capture on " : "allocation on ",
+                     device_.name()),
+         .expected = str(bytes, " bytes free"),
+         .got = got + largest,
+         .fix = stream.capture() != nullptr ? "free arrays before the capture"
+                                            : "free arrays, or work in smaller pieces"});
+}
+
+}  // namespace gpk
