@@ -7,6 +7,8 @@
 #include "base/platform.hpp"
 #include "driver/cuda_driver.hpp"
 #include "driver/sim_driver.hpp"
+#include "runtime/meter.hpp"
+#include "runtime/observe.hpp"
 #include "runtime/stream.hpp"
 
 namespace gpk {
@@ -20,7 +22,11 @@ Device::~Device() {
     while (!attached_.empty()) attached_.pop_back();
 }
 
-void Device::synchronize() { driver_->synchronize(); }
+void Device::synchronize() {
+    const HostWait counted(default_stream_->meter());
+    const observe::Span span(observe::Topic::wait, "Device.synchronize", *this);
+    driver_->synchronize();
+}
 
 int Device::next_attachment_kind() {
     static std::atomic<int> next{0};

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "runtime/device.hpp"
 #include "runtime/graph.hpp"
 #include "runtime/kernel.hpp"
+#include "runtime/meter.hpp"
+#include "runtime/observe.hpp"
 #include "runtime/stream.hpp"
 #include "runtime/tenant.hpp"
 
@@ -16,14 +19,26 @@ void Launcher::submit(const WorkRecord& work, Call&& call) {
     if (Graph* graph = work.stream->capture()) graph->add_cost(work.cost);
     const Tenant* tenant = work.stream->tenant().get();
     LaunchHook* governor = tenant != nullptr ? tenant->governor() : nullptr;
-    if (governor != nullptr || hooked_.load(std::memory_order_acquire)) {
-        return submit_asking(work, governor, std::forward<Call>(call));
+    Meter& meter = work.stream->meter();
+    const bool timed = work.kind == WorkKind::kernel && !work.captured && meter.time_this_launch();
+    const std::int64_t start_ns = timed ? steady_clock().now_ns() : 0;
+    try {
+        if (governor != nullptr || hooked_.load(std::memory_order_acquire) || observe::listening()) {
+            submit_asking(work, governor, std::forward<Call>(call));
+        } else {
+            call(device_.driver(), work.stream->handle());
+        }
+    } catch (...) {
+        meter.add(Count::refused_work);
+        throw;
     }
-    call(device_.driver(), work.stream->handle());
+    if (timed) meter.launch_took(steady_clock().now_ns() - start_ns);
+    meter.worked(work);
 }
 
 template <class Call>
 void Launcher::submit_asking(const WorkRecord& work, LaunchHook* governor, Call&& call) {
+    const observe::Span span(observe::Topic::work, work.name, *work.stream, &work);
     std::shared_ptr<const Hooks> hooks;
     if (hooked_.load(std::memory_order_acquire)) {
         std::lock_guard lock(hook_mutex_);

@@ -6,6 +6,8 @@
 
 #include "base/error.hpp"
 #include "runtime/device.hpp"
+#include "runtime/meter.hpp"
+#include "runtime/observe.hpp"
 #include "runtime/tenant.hpp"
 
 namespace gpk {
@@ -41,6 +43,7 @@ Stream::Stream(Device& device, std::shared_ptr<Tenant> tenant, std::shared_ptr<S
     : device_(device),
       tenant_(std::move(tenant)),
       sms_(std::move(sms)),
+      meter_(meter_of(device, tenant_.get())),
       handle_(device.driver().stream_create(priority, sms_ ? sms_->handle() : nullptr)),
       multiprocessors_(sms_ ? sms_->multiprocessors() : device.info().multiprocessors),
       id_(next_stream_id.fetch_add(1, std::memory_order_relaxed)),
@@ -109,6 +112,8 @@ void Stream::move_to(StreamHandle handle, std::shared_ptr<SmPartition> sms, bool
 
 void Stream::synchronize() {
     refuse_in_capture("Stream.synchronize", *this);
+    const HostWait counted(meter_);
+    const observe::Span span(observe::Topic::wait, "Stream.synchronize", *this);
     const auto here = stay();
     device_.driver().stream_synchronize(handle());
 }
@@ -177,7 +182,11 @@ void Event::record(Stream& stream) {
 
 bool Event::query() const { return device_.driver().event_query(handle_); }
 
-void Event::synchronize() const { device_.driver().event_synchronize(handle_); }
+void Event::synchronize() const {
+    const HostWait counted(device_.default_stream()->meter());
+    const observe::Span span(observe::Topic::wait, "Event.synchronize", device_);
+    device_.driver().event_synchronize(handle_);
+}
 
 float Event::elapsed_ms(const Event& start) const {
     check_same_device("Event.elapsed_ms", device_, start.device_);

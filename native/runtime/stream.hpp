@@ -15,6 +15,7 @@ namespace gpk {
 class Device;
 class Event;
 class Graph;
+class Meter;
 class SmPartition;
 class Tenant;
 
@@ -40,6 +41,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     // The SMs that it runs on: null for all, and their number, for kernels that size themselves by it.
     std::shared_ptr<SmPartition> sms() const;
     int multiprocessors() const noexcept { return multiprocessors_.load(std::memory_order_relaxed); }
+    Meter& meter() const noexcept { return meter_; }  // of the device and the tenant
 
     void synchronize();
     bool query();  // true when all its work is done
@@ -65,6 +67,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     Device& device_;
     std::shared_ptr<Tenant> tenant_;
     std::shared_ptr<SmPartition> sms_;
+    Meter& meter_;
     std::atomic<StreamHandle> handle_;
     bool owns_handle_ = true;
     std::atomic<int> multiprocessors_;

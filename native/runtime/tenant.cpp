@@ -1,5 +1,7 @@
 #include "runtime/tenant.hpp"
 
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "base/error.hpp"
@@ -10,6 +12,16 @@ namespace gpk {
 namespace {
 
 std::atomic<std::uint64_t> next_tenant_id{1};
+
+// Never destroyed: tenants may outlive static objects.
+struct Registry {
+    std::mutex mutex;
+    std::map<std::uint64_t, std::weak_ptr<Tenant>> tenants;
+};
+Registry& registry() {
+    static Registry* const instance = new Registry;
+    return *instance;
+}
 
 // Adds where the sum stays within `limit` (0: none). Many may charge at once, hence the loop.
 template <class Number>
@@ -57,7 +69,27 @@ std::shared_ptr<Tenant> Tenant::create(TenantOptions options, std::shared_ptr<Te
                                        .expected = "0 (no limit) or more",
                                        .got = str(options.max_streams)});
     }
-    return std::shared_ptr<Tenant>(new Tenant(std::move(options), std::move(parent)));
+    std::shared_ptr<Tenant> made(new Tenant(std::move(options), std::move(parent)));
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    all.tenants.emplace(made->id(), made);
+    return made;
+}
+
+Tenant::~Tenant() {
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    all.tenants.erase(id_);
+}
+
+std::vector<std::shared_ptr<Tenant>> live_tenants() {
+    std::vector<std::shared_ptr<Tenant>> live;  // let go of after the lock, in case one is the last
+    Registry& all = registry();
+    std::lock_guard lock(all.mutex);
+    for (const auto& [id, weak] : all.tenants) {
+        if (auto tenant = weak.lock()) live.push_back(std::move(tenant));
+    }
+    return live;
 }
 
 std::shared_ptr<SmPartition> Tenant::sms() const {

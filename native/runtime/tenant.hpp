@@ -59,6 +59,7 @@ struct TenantOptions {
 class Tenant {
    public:
     static std::shared_ptr<Tenant> create(TenantOptions options, std::shared_ptr<Tenant> parent = nullptr);
+    ~Tenant();
     Tenant(const Tenant&) = delete;
     Tenant& operator=(const Tenant&) = delete;
 
@@ -115,5 +116,8 @@ class Tenant {
     std::shared_ptr<SmPartition> own_sms_;
     std::vector<std::weak_ptr<Stream>> streams_;
 };
+
+// Those that somebody holds now, in the order in which they were made.
+std::vector<std::shared_ptr<Tenant>> live_tenants();
 
 }  // namespace gpk
