@@ -167,13 +167,26 @@ std::optional<std::string> read_own_file(const std::string& path, std::size_t li
 
 namespace {
 
-// 0, or the errno of what failed. The temporary file's name is new in this process, and O_EXCL refuses
-// one that is there already, a link too.
-int replace_with(const std::string& path, std::span<const std::span<const std::byte>> pieces, mode_t mode) {
+// A name that is new in this process; O_EXCL refuses one that is there already, a link too.
+std::string temporary_beside(const std::string& path) {
     static std::atomic<unsigned> counter{0};
-    const std::string temporary =
-        str(path, ".tmp.", getpid(), ".", std::chrono::steady_clock::now().time_since_epoch().count(), ".",
-            counter++);
+    return str(path, ".tmp.", getpid(), ".", std::chrono::steady_clock::now().time_since_epoch().count(), ".",
+               counter++);
+}
+
+// Makes the new name last.
+void sync_folder_of(const std::string& path) {
+    const fs::path parent = fs::path(path).parent_path();
+    const int folder = open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder >= 0) {
+        fsync(folder);
+        close(folder);
+    }
+}
+
+// 0, or the errno of what failed.
+int replace_with(const std::string& path, std::span<const std::span<const std::byte>> pieces, mode_t mode) {
+    const std::string temporary = temporary_beside(path);
     const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (file < 0) return errno;
     bool good = true;
@@ -188,13 +201,18 @@ int replace_with(const std::string& path, std::span<const std::span<const std::b
         unlink(temporary.c_str());
         return code;
     }
-    const fs::path parent = fs::path(path).parent_path();
-    const int folder = open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder >= 0) {
-        fsync(folder);
-        close(folder);
-    }
+    sync_folder_of(path);
     return 0;
+}
+
+}  // namespace
+
+namespace {
+
+[[noreturn]] void cannot_write(const std::string& call, const std::string& path, int code) {
+    throw error(ErrorKind::file, {.call = call,
+                                  .expected = "a file that can be written",
+                                  .got = str("'", path, "' (", std::strerror(code), ")")});
 }
 
 }  // namespace
@@ -206,10 +224,33 @@ bool replace_file(const std::string& path, std::string_view bytes) {
 
 void save_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
     const int code = replace_with(path, pieces, 0666);
-    if (code == 0) return;
-    throw error(ErrorKind::file, {.call = "write",
-                                  .expected = "a file that can be written",
-                                  .got = str("'", path, "' (", std::strerror(code), ")")});
+    if (code != 0) cannot_write("write", path, code);
+}
+
+NewFile::NewFile(std::string call, std::string path)
+    : call_(std::move(call)), path_(std::move(path)), temporary_(temporary_beside(path_)), file_(-1) {
+    struct stat status{};
+    if (stat(path_.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) cannot_write(call_, path_, EISDIR);
+    file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file_ < 0) cannot_write(call_, path_, errno);
+}
+
+NewFile::~NewFile() {
+    if (file_ < 0) return;
+    close(file_);
+    unlink(temporary_.c_str());
+}
+
+void NewFile::write(std::string_view bytes) {
+    if (!write_all(file_, bytes)) cannot_write(call_, path_, errno);
+}
+
+void NewFile::commit() {
+    if (fsync(file_) != 0 || rename(temporary_.c_str(), path_.c_str()) != 0) {
+        cannot_write(call_, path_, errno);
+    }
+    close(std::exchange(file_, -1));
+    sync_folder_of(path_);
 }
 
 std::vector<FileEntry> file_entries(const std::string& folder) {
@@ -296,6 +337,14 @@ std::string gpu_driver_version() {
 }
 
 void on_fork_in_child(void (*call)()) { pthread_atfork(nullptr, nullptr, call); }
+
+std::string thread_name() {
+    char name[64] = "";
+    pthread_getname_np(pthread_self(), name, sizeof(name));
+    return str(name, " ", gettid());
+}
+
+int process_id() { return getpid(); }
 
 void wait_forever() {
     for (;;) pause();

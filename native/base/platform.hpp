@@ -54,6 +54,22 @@ std::optional<std::string> read_own_file(const std::string& path, std::size_t li
 bool replace_file(const std::string& path, std::string_view bytes);
 void save_file(const std::string& path, std::span<const std::span<const std::byte>> pieces);
 
+// A file that is written piece by piece beside the target and takes its place at commit(); without one
+// nothing is left of it. Each throws Error (file), naming `call`.
+class NewFile {
+   public:
+    NewFile(std::string call, std::string path);
+    ~NewFile();
+    NewFile(const NewFile&) = delete;
+    NewFile& operator=(const NewFile&) = delete;
+    void write(std::string_view bytes);
+    void commit();
+
+   private:
+    std::string call_, path_, temporary_;
+    int file_;
+};
+
 struct FileEntry {
     std::string path;
     std::uint64_t bytes = 0;
@@ -75,6 +91,9 @@ int run_program(const std::vector<std::string>& arguments, std::string* output);
 
 // The NVIDIA kernel driver's own version, "580.65.06"; empty where it does not say.
 std::string gpu_driver_version();
+
+std::string thread_name();  // the calling thread's, with the number that the system gives it
+int process_id();
 
 // Calls `call` in each child process, right after a fork.
 void on_fork_in_child(void (*call)());

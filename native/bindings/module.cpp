@@ -15,5 +15,6 @@ NB_MODULE(_native, m) {
     bind_jit(m);
     bind_io(m);
     bind_llm(m);
+    bind_observe(m);
     bind_benchmark(m);
 }

@@ -1,4 +1,4 @@
-// Devices, streams, events, graphs, the trace and memory statistics.
+// Devices, streams, events, graphs and memory statistics.
 #include "bindings/common.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -11,7 +11,6 @@
 #include "memory/pool.hpp"
 #include "runtime/graph.hpp"
 #include "runtime/stream.hpp"
-#include "runtime/trace.hpp"
 
 namespace gpk::python {
 
@@ -251,47 +250,6 @@ void bind_graph(nb::module_& m) {
             "The pieces of work in the graph.");
 }
 
-void bind_trace(nb::module_& m) {
-    static constexpr const char* kKinds[] = {"kernel",         "copy_to_device", "copy_to_host",
-                                             "copy_on_device", "fill",           "graph"};
-    nb::class_<Trace>(m, "Trace",
-                      "Records every piece of work that reaches a device, from its creation until stop().\n\n"
-                      "    with gp.Trace() as trace:\n        c = a + b\n    trace.entries[0]['name']")
-        .def(
-            "__init__", [](Trace* self, DeviceArg device) { new (self) Trace(read_device(device)); },
-            nb::kw_only(), nb::arg("device").none() = nb::none())
-        .def("stop", &Trace::stop, "Ends the recording; the entries stay.")
-        .def(
-            "__enter__", [](nb::handle self) { return nb::borrow(self); },
-            nb::sig("def __enter__(self) -> Trace"))
-        .def(
-            "__exit__", [](Trace& t, nb::args) { t.stop(); },
-            nb::sig("def __exit__(self, *args: object) -> None"))
-        .def_prop_ro(
-            "entries",
-            [](Trace& t) {
-                nb::list out;
-                for (const TraceEntry& entry : t.entries()) {
-                    nb::dict each;
-                    each["kind"] = kKinds[static_cast<int>(entry.kind)];
-                    each["name"] = entry.name;
-                    each["stream"] = entry.stream_id;
-                    each["grid"] =
-                        nb::make_tuple(entry.config.grid.x, entry.config.grid.y, entry.config.grid.z);
-                    each["block"] =
-                        nb::make_tuple(entry.config.block.x, entry.config.block.y, entry.config.block.z);
-                    each["flops"] = entry.cost.flops;
-                    each["bytes"] = entry.cost.bytes;
-                    each["start_ns"] = entry.start_ns;
-                    each["end_ns"] = entry.end_ns;
-                    out.append(each);
-                }
-                return out;
-            },
-            nb::sig("def entries(self, /) -> list[dict[str, typing.Any]]"),
-            "One dict a piece of work, in the order of the calls; times are the host's, around the call.");
-}
-
 void bind_memory(nb::module_& m) {
     m.def(
         "memory_stats",
@@ -338,7 +296,6 @@ void bind_runtime(nb::module_& m) {
     bind_device(m);
     bind_stream(m);
     bind_graph(m);
-    bind_trace(m);
     bind_memory(m);
 }
 

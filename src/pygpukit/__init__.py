@@ -332,6 +332,9 @@ from ._native import (
     memory_stats as memory_stats,
 )
 from ._native import (
+    metrics as metrics,
+)
+from ._native import (
     min as min,
 )
 from ._native import (
@@ -472,6 +475,7 @@ from ._native import (
 from ._native import (
     zeros_like as zeros_like,
 )
+from ._trace import trace as trace
 
 GPUArray = Array
 newaxis = None

@@ -1,4 +1,4 @@
-// Launcher: the hook sees every kind of work, in order, with its cost; and Trace, which is such a hook.
+// Launcher: the hook sees every kind of work, in order, with its cost.
 #include "runtime/launcher.hpp"
 
 #include <string>
@@ -181,23 +181,4 @@ TEST(Launcher, WorkUnderWayKeepsItsHookUntilItWasTold) {
     device.launcher().fill(*device.default_stream(), memory.a, 1, 64);
     EXPECT_TRUE(kept.expired());
     device.synchronize();
-}
-
-TEST(Trace, KeepsWhatReachedTheDevice) {
-    Device& device = test_device();
-    const Memory memory(device);
-    const auto stream = Stream::create(device);
-    Trace trace(device);
-    device.launcher().fill(*stream, memory.a, 1, 64);
-    device.launcher().copy_on_device(*stream, memory.b, memory.a, 64);
-    trace.stop();
-    device.launcher().fill(*stream, memory.a, 2, 64);
-    const auto entries = trace.entries();
-    ASSERT_EQ(entries.size(), 2u);
-    EXPECT_EQ(entries[0].name, "fill");
-    EXPECT_EQ(entries[1].name, "copy_on_device");
-    EXPECT_EQ(entries[1].stream_id, stream->id());
-    EXPECT_LE(entries[0].start_ns, entries[0].end_ns);
-    EXPECT_LE(entries[0].end_ns, entries[1].start_ns);
-    stream->synchronize();
 }
