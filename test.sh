@@ -102,9 +102,9 @@ fi
 step "build and install the package"
 if $all; then export PYGPUKIT_WERROR=ON; fi
 "${pip[@]}" --no-build-isolation -C build-dir=build/tests -C cmake.define.PYGPUKIT_BUILD_TESTS=ON \
-  '.[jit,llm,test]'
+  -C cmake.define.PYGPUKIT_BUILD_BENCHMARKS=ON '.[jit,llm,test]'
 step "build the C++ tests"
-cmake --build build/tests --target pygpukit_tests -- --quiet | sed "/no work to do/d"
+cmake --build build/tests --target pygpukit_tests pygpukit_benchmarks -- --quiet | sed "/no work to do/d"
 
 step "GoogleTest"
 build/tests/pygpukit_tests --gtest_brief=1

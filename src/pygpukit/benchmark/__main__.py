@@ -5,17 +5,28 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from pathlib import Path
 
 from . import __doc__ as description
+from . import scheduling
 from ._measure import Row, environment
 
+_SCHEDULING_HELP = (
+    "partitions, pacing, launch hooks, the pool, transfers: all sections, or those named of\n"
+    + textwrap.fill(", ".join(scheduling.SECTIONS), 60)
+)
 
-def _print_table(rows: list[Row]) -> None:
-    for row in rows:
-        ratios = "  ".join(f"{ratio:.2f}x {what}" for what, ratio in row.ratios.items())
-        error = "" if row.error is None else f"  error {row.error:.1e}"
-        print(f"{row.name:48s} {row.value:10.3f} {row.unit} ({row.low:.3f}..{row.high:.3f}){error}  {ratios}")
+
+def _print_row(row: Row) -> None:
+    ratios = "  ".join(f"{ratio:.2f}x {what}" for what, ratio in row.ratios.items())
+    figures = "  ".join(f"{what} {value:.6g}" for what, value in row.figures.items())
+    error = "" if row.error is None else f"  error {row.error:.1e}"
+    verdict = {True: f"  MET {row.goal}", False: f"  MISSED {row.goal}", None: ""}[row.met]
+    spread = f"({row.low:.3f}..{row.high:.3f})"
+    print(
+        f"{row.name:48s} {row.value:10.3f} {row.unit} {spread}{error}{verdict}  {ratios}  {figures}".rstrip()
+    )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,28 +43,66 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--commit", help="the commit to record, where the package does not lie in its repository"
     )
+    shared = parser.add_argument_group("the GPU as a shared resource")
+    shared.add_argument(
+        "--scheduling", nargs="*", metavar="SECTION", choices=scheduling.SECTIONS, help=_SCHEDULING_HELP
+    )
+    shared.add_argument("--quick", action="store_true", help="tiny sizes: whether it runs, not how fast")
+    shared.add_argument("--seconds", type=float, default=150, help="that a section may take (default: 150)")
+    shared.add_argument("--executable", type=Path, help="pygpukit_benchmarks, where it is not in build/")
+    shared.add_argument("--victim", choices=("compute", "mixed", "memory"), help="the victim's kernel")
     options = parser.parse_args(arguments)
-    if not (options.overhead or options.decode):
-        parser.error("nothing to measure: give --overhead or --decode MODEL")
+    if not (options.overhead or options.decode or options.scheduling is not None):
+        parser.error("nothing to measure: give --overhead, --decode MODEL or --scheduling")
 
+    record = environment(["torch", "cupy-cuda13x", "cupy-cuda12x"], options.commit)
     rows: list[Row] = []
+    failures: dict[str, str] = {}
+
+    def keep(row: Row) -> None:
+        rows.append(row)
+        if not options.json:
+            _print_row(row)
+            sys.stdout.flush()
+
+    def save() -> None:
+        record["rows"] = [each.as_dict() for each in rows]
+        if failures:
+            record["failures"] = failures
+        if options.save:
+            options.save.write_text(json.dumps(record, indent=1) + "\n")
+
     if options.overhead:
         from . import overhead
 
-        rows += overhead.measure()
+        for row in overhead.measure():
+            keep(row)
+        save()
     if options.decode:
         from . import decode
 
-        rows += decode.measure(options.decode, options.dtype)
-    record = environment(["torch", "cupy-cuda13x", "cupy-cuda12x"], options.commit)
-    record["rows"] = [row.as_dict() for row in rows]
-    if options.save:
-        options.save.write_text(json.dumps(record, indent=1) + "\n")
+        for row in decode.measure(options.decode, options.dtype):
+            keep(row)
+        save()
+    if options.scheduling is not None:
+        measured = scheduling.measure(
+            options.scheduling,
+            quick=options.quick,
+            seconds=options.seconds,
+            executable=options.executable,
+            arguments=["--victim", options.victim] if options.victim else [],
+        )
+        for section, what in measured:
+            if isinstance(what, Row):
+                keep(what)
+            else:
+                failures[section] = f"{type(what).__name__}: {what}"
+                print(f"{section}: FAILED: {failures[section]}", file=sys.stderr)
+            save()
+    save()
     if options.json:
         print(json.dumps(record, indent=1))
-    else:
-        _print_table(rows)
-    return 0
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

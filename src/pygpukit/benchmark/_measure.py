@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib.metadata
+import math
 import platform
 import statistics
 import subprocess
@@ -29,9 +30,18 @@ class Row:
     high: float
     error: float | None = None  # of the result, relative norm against a float64 reference
     ratios: dict[str, float] = dataclasses.field(default_factory=dict)
+    goal: str | None = None
+    met: bool | None = None  # None: no goal, or nothing that could meet it (a trial run, a simulated device)
+    figures: dict[str, float] = dataclasses.field(default_factory=dict)  # further ones, the unit in the name
+    note: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """For JSON, which has no NaN: a figure that could not be measured is None."""
+        fields = dataclasses.asdict(self)
+        return {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in fields.items()
+        }
 
 
 @dataclasses.dataclass
