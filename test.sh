@@ -102,7 +102,7 @@ fi
 step "build and install the package"
 if $all; then export PYGPUKIT_WERROR=ON; fi
 "${pip[@]}" --no-build-isolation -C build-dir=build/tests -C cmake.define.PYGPUKIT_BUILD_TESTS=ON \
-  -C cmake.define.PYGPUKIT_BUILD_BENCHMARKS=ON '.[jit,llm,test]'
+  -C cmake.define.PYGPUKIT_BUILD_BENCHMARKS=ON '.[jit,llm,top,test]'
 step "build the C++ tests"
 cmake --build build/tests --target pygpukit_tests pygpukit_benchmarks -- --quiet | sed "/no work to do/d"
 
@@ -137,7 +137,7 @@ cmake -S . -B build/tsan -G Ninja -DCMAKE_CXX_COMPILER="$(usable_clang)" -DCMAKE
   -DCMAKE_CXX_FLAGS_DEBUG=-O1 -DPYGPUKIT_CUDA=OFF -DPYGPUKIT_SANITIZE=thread -DPYGPUKIT_BUILD_TESTS=ON >/dev/null
 cmake --build build/tsan --target pygpukit_tests -- --quiet
 shared='*Thread*:*Stream*:*Launcher*:*Trace*:*Tenant*:*Pool*:*Evict*:*Transfer*:*Schedul*:*Admission*:*Partition*'
-shared="$shared:*Pacing*:*Dispatch*:*Ledger*:*Metrics*:*Timeline*"
+shared="$shared:*Pacing*:*Dispatch*:*Ledger*:*Metrics*:*Observe*:*Meter*"
 PYGPUKIT_TEST_DEVICE=cpu build/tsan/pygpukit_tests --gtest_brief=1 --gtest_filter="$shared"
 
 for fuzzer in build/sanitize/fuzz/*_fuzz; do

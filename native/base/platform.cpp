@@ -253,6 +253,35 @@ void NewFile::commit() {
     sync_folder_of(path_);
 }
 
+std::string runtime_folder(std::string* failed) {
+    std::vector<std::string> places;
+    if (const auto chosen = environment("PYGPUKIT_RUNTIME_DIR")) {
+        places = {*chosen};
+    } else {
+        if (const auto session = environment("XDG_RUNTIME_DIR")) places.push_back(*session + "/pygpukit");
+        if (const auto cache = user_cache_folder(); !cache.empty()) places.push_back(cache + "/pygpukit/run");
+        places.push_back(str("/tmp/pygpukit-", geteuid()));
+    }
+    for (const std::string& place : places) {
+        if (place.front() != '/') {
+            *failed = str("'", place, "' is not an absolute path");
+            continue;
+        }
+        std::string problem;
+        make_private_folder(place, &problem, &problem);
+        struct stat status{};
+        if (problem.empty() && (lstat(place.c_str(), &status) != 0 || !S_ISDIR(status.st_mode))) {
+            problem = str("'", place, "' is a link");
+        }
+        if (problem.empty() && access(place.c_str(), W_OK | X_OK) != 0) {
+            problem = str("'", place, "': ", std::strerror(errno));
+        }
+        if (problem.empty()) return place;
+        *failed = problem;
+    }
+    return {};
+}
+
 std::vector<FileEntry> file_entries(const std::string& folder) {
     std::vector<FileEntry> entries;
     for (const std::string& path : list_files(folder, "")) {

@@ -33,6 +33,10 @@ unsigned hardware_threads();  // those this process may run on
 // Makes a folder, and those above it, for this user alone. Returns why the result cannot be trusted
 // (another's, or writable by others) in *unsafe, or why there is none in *failed; both empty when fine.
 void make_private_folder(const std::string& path, std::string* unsafe, std::string* failed);
+// Where this user's programs keep what they share while they run: PYGPUKIT_RUNTIME_DIR, else a folder in
+// $XDG_RUNTIME_DIR, in the cache folder or in /tmp. A link, another's folder, and one that others may write
+// to are refused: empty then, with the reason in *failed.
+std::string runtime_folder(std::string* failed);
 // A new folder for this user alone, below the system's temporary folder; removed with all that is in it.
 class TemporaryFolder {
    public:

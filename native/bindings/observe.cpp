@@ -5,6 +5,7 @@
 
 #include "base/utf8.hpp"
 #include "observe/metrics.hpp"
+#include "observe/profiler.hpp"
 #include "runtime/trace.hpp"
 
 namespace gpk::python {
@@ -91,6 +92,20 @@ void bind_observe(nb::module_& m) {
             "that "
             "then takes the place of `path`.\n\nRaises FileFormatError where it cannot be written; `path` is "
             "then as it was.");
+    m.def("attach_profiler", &attach_profiler,
+          "Gives a profiler that injects NVTX (NVTX_INJECTION64_PATH) a range for each span.");
+    m.def(
+        "runtime_folder",
+        [] {
+            std::string failed;
+            std::string folder = platform::runtime_folder(&failed);
+            if (!folder.empty()) return folder;
+            throw error(ErrorKind::unsupported, {.call = "runtime folder",
+                                                 .expected = "a folder that only this user may write to",
+                                                 .got = failed,
+                                                 .fix = "set PYGPUKIT_RUNTIME_DIR"});
+        },
+        "Where this user's programs keep what they share while they run; made where there is none.");
     m.def("metrics", &metrics_text, nb::call_guard<Unlocked>(),
           "What was counted so far in this process, as Prometheus text: seconds and bytes, with the labels "
           "device, partition and qos.");

@@ -10,10 +10,12 @@ there is none; `gp.set_device`, `device=` and the environment variable PYGPUKIT_
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from . import _libraries as _libraries  # tells the core where libraries may be
 from . import _log as _log  # sets the logger before anything can need it
+from . import _native as _native
 from ._convert import asarray as asarray
 from ._convert import from_numpy as from_numpy
 from ._native import (
@@ -477,22 +479,36 @@ from ._native import (
 )
 from ._trace import trace as trace
 
+if os.environ.get("NVTX_INJECTION64_PATH"):
+    _native.attach_profiler()
+
 GPUArray = Array
 newaxis = None
 
 if TYPE_CHECKING:
     from . import io as io
     from . import llm as llm
+    from ._metrics import publish as publish
+    from ._metrics import serve_metrics as serve_metrics
 
 # Loaded at first use, so that `import pygpukit` stays fast.
 _SUBMODULES = ("io", "llm")
+_LAZY = {"publish": "_metrics", "serve_metrics": "_metrics"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f".{name}", __name__)
+    if name in _LAZY:
+        return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_SUBMODULES])
+    return sorted([*globals(), *_SUBMODULES, *_LAZY])
+
+
+if os.environ.get("PYGPUKIT_PUBLISH") == "1":
+    from ._metrics import publish_at_import
+
+    publish_at_import()

