@@ -365,6 +365,52 @@ std::string gpu_driver_version() {
     return {};
 }
 
+std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
+namespace {
+
+void* map_pages(void* at, std::size_t bytes, int protection) noexcept {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at != nullptr ? MAP_FIXED : 0);
+    void* begin = mmap(at, bytes, protection, flags, -1, 0);
+    return begin == MAP_FAILED ? nullptr : begin;
+}
+
+}  // namespace
+
+void* reserve_pages(std::size_t bytes, std::size_t alignment) noexcept {
+    if (bytes == 0 || bytes > SIZE_MAX - alignment) return nullptr;
+    auto* const begin = static_cast<char*>(map_pages(nullptr, bytes + alignment, PROT_NONE));
+    if (begin == nullptr) return nullptr;
+    const std::size_t before = (alignment - reinterpret_cast<std::uintptr_t>(begin) % alignment) % alignment;
+    if (before != 0) munmap(begin, before);
+    if (before != alignment) munmap(begin + before + bytes, alignment - before);
+    return begin + before;
+}
+
+void* new_pages(std::size_t bytes) noexcept {
+    return bytes == 0 ? nullptr : map_pages(nullptr, bytes, PROT_READ | PROT_WRITE);
+}
+
+void release_pages(void* begin, std::size_t bytes) noexcept { munmap(begin, bytes); }
+
+bool drop_pages(void* begin, std::size_t bytes) noexcept {
+    return map_pages(begin, bytes, PROT_NONE) != nullptr;
+}
+
+bool move_pages(void* from, void* to, std::size_t bytes) noexcept {
+#ifndef MREMAP_DONTUNMAP
+    constexpr int MREMAP_DONTUNMAP = 4;
+#endif
+    // Left mapped, so that no other thread's mapping can slip in where the pages were.
+    const int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    if (mremap(from, bytes, bytes, flags, to) == MAP_FAILED) {  // before Linux 5.7
+        if (map_pages(to, bytes, PROT_READ | PROT_WRITE) == nullptr) return false;
+        std::memcpy(to, from, bytes);
+    }
+    drop_pages(from, bytes);
+    return true;
+}
+
 void on_fork_in_child(void (*call)()) { pthread_atfork(nullptr, nullptr, call); }
 
 std::string thread_name() {

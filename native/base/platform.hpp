@@ -98,6 +98,16 @@ std::string gpu_driver_version();
 
 std::string thread_name();  // the calling thread's, with the number that the system gives it
 int process_id();
+// Pages of this process's memory, for what must move between addresses without a copy. Addresses and sizes
+// are multiples of page_bytes(). All is private and anonymous: a forked child gets its own.
+std::size_t page_bytes();
+void* reserve_pages(std::size_t bytes, std::size_t alignment) noexcept;  // no memory yet; null: no room
+void* new_pages(std::size_t bytes) noexcept;                             // zeros; null where there is none
+void release_pages(void* begin, std::size_t bytes) noexcept;             // of either kind
+// The memory at `from` comes to `to`, which was reserved; `from` is then reserved. False: nothing changed.
+bool move_pages(void* from, void* to, std::size_t bytes) noexcept;
+// Gives the memory back and keeps the address reserved.
+bool drop_pages(void* begin, std::size_t bytes) noexcept;
 
 // Calls `call` in each child process, right after a fork.
 void on_fork_in_child(void (*call)());

@@ -14,6 +14,8 @@ std::string resolve_calls(void* library, CudaApi& api) {
     if (api.name == nullptr) missing += (missing.empty() ? "" : ", ") + std::string(#name);
     GPK_CUDA_REQUIRED_CALLS(GPK_RESOLVE_REQUIRED)
     GPK_CUDA_GRAPH_CALLS(GPK_RESOLVE)
+    GPK_CUDA_VIRTUAL_MEMORY_CALLS(GPK_RESOLVE)
+    GPK_CUDA_GREEN_CONTEXT_CALLS(GPK_RESOLVE)
 #undef GPK_RESOLVE_REQUIRED
 #undef GPK_RESOLVE
     return missing;

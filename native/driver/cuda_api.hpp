@@ -66,10 +66,37 @@ namespace gpk::cuda {
     X(cuGraphExecDestroy, (CUgraphExec exec))                                                     \
     X(cuGraphDestroy, (CUgraph graph))
 
+// Null where the library lacks them; memory then comes from cuMemAlloc alone.
+#define GPK_CUDA_VIRTUAL_MEMORY_CALLS(X)                                                                \
+    X(cuMemGetAllocationGranularity, (std::size_t* bytes, const CUmemAllocationProp* prop, int option)) \
+    X(cuMemAddressReserve, (CUdeviceptr * address, std::size_t bytes, std::size_t alignment,            \
+                            CUdeviceptr hint, unsigned long long flags))                                \
+    X(cuMemAddressFree, (CUdeviceptr address, std::size_t bytes))                                       \
+    X(cuMemCreate, (CUmemGenericAllocationHandle * handle, std::size_t bytes,                           \
+                    const CUmemAllocationProp* prop, unsigned long long flags))                         \
+    X(cuMemRelease, (CUmemGenericAllocationHandle handle))                                              \
+    X(cuMemMap, (CUdeviceptr address, std::size_t bytes, std::size_t offset,                            \
+                 CUmemGenericAllocationHandle handle, unsigned long long flags))                        \
+    X(cuMemSetAccess,                                                                                   \
+      (CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* desc, std::size_t count))         \
+    X(cuMemUnmap, (CUdeviceptr address, std::size_t bytes))
+
+// From driver 12.4 on. Null where the library lacks them; there are no SM partitions then.
+#define GPK_CUDA_GREEN_CONTEXT_CALLS(X)                                                                   \
+    X(cuDeviceGetDevResource, (CUdevice device, CUdevResource * resource, int type))                      \
+    X(cuDevSmResourceSplitByCount, (CUdevResource * result, unsigned* groups, const CUdevResource* input, \
+                                    CUdevResource* remaining, unsigned flags, unsigned least))            \
+    X(cuDevResourceGenerateDesc, (CUdevResourceDesc * desc, CUdevResource * resources, unsigned count))   \
+    X(cuGreenCtxCreate, (CUgreenCtx * context, CUdevResourceDesc desc, CUdevice device, unsigned flags))  \
+    X(cuGreenCtxDestroy, (CUgreenCtx context))                                                            \
+    X(cuGreenCtxStreamCreate, (CUstream * stream, CUgreenCtx context, unsigned flags, int priority))
+
 struct CudaApi {
 #define GPK_DECLARE_CALL(name, arguments) CUresult(*name) arguments = nullptr;
     GPK_CUDA_REQUIRED_CALLS(GPK_DECLARE_CALL)
     GPK_CUDA_GRAPH_CALLS(GPK_DECLARE_CALL)
+    GPK_CUDA_VIRTUAL_MEMORY_CALLS(GPK_DECLARE_CALL)
+    GPK_CUDA_GREEN_CONTEXT_CALLS(GPK_DECLARE_CALL)
 #undef GPK_DECLARE_CALL
 };
 
@@ -81,6 +108,10 @@ std::string error_name(const CudaApi& api, CUresult code);
 std::string error_text(const CudaApi& api, CUresult code);
 // Throws DriverError.
 [[noreturn]] void fail(const CudaApi& api, const char* call, CUresult code);
+inline void check(const CudaApi& api, const char* call, CUresult code) {
+    if (code != CUDA_SUCCESS) [[unlikely]]
+        fail(api, call, code);
+}
 
 int device_attribute(const CudaApi& api, CUdevice device, int which);
 std::string device_name(const CudaApi& api, CUdevice device);

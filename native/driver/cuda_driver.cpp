@@ -4,11 +4,14 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/platform.hpp"
+#include "driver/cuda_green_contexts.hpp"
+#include "driver/cuda_virtual_memory.hpp"
 
 namespace gpk {
 
@@ -48,6 +51,10 @@ struct LoadedGraph {
 CUstream stream_of(StreamHandle handle) { return reinterpret_cast<CUstream>(handle); }
 CUevent event_of(EventHandle handle) { return reinterpret_cast<CUevent>(handle); }
 LoadedFunction* function_of(FunctionHandle handle) { return reinterpret_cast<LoadedFunction*>(handle); }
+CUgreenCtx green_of(SmPartitionHandle handle) { return reinterpret_cast<CUgreenCtx>(handle); }
+CUmemGenericAllocationHandle physical_of(PhysicalHandle handle) {
+    return reinterpret_cast<CUmemGenericAllocationHandle>(handle);
+}
 LoadedGraph* graph_of(GraphHandle handle) { return reinterpret_cast<LoadedGraph*>(handle); }
 
 // A driver call in the device's context; a failure becomes DriverError with the call's name.
@@ -77,6 +84,17 @@ class CudaDriver final : public Driver {
     void copy_to_host(StreamHandle stream, void* to, DevicePtr from, std::size_t bytes) override;
     void copy_on_device(StreamHandle stream, DevicePtr to, DevicePtr from, std::size_t bytes) override;
     void fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std::size_t bytes) override;
+
+    DevicePtr reserve_address(std::size_t bytes) override;
+    void release_address(DevicePtr address, std::size_t bytes) noexcept override;
+    PhysicalHandle physical_create(std::size_t bytes) override;
+    void physical_destroy(PhysicalHandle physical) noexcept override;
+    void map(DevicePtr address, PhysicalHandle physical, std::size_t bytes) override;
+    void allow_access(DevicePtr address, std::size_t bytes) override;
+    void unmap(DevicePtr address, std::size_t bytes) noexcept override;
+
+    SmPartitionHandle sm_partition_create(std::span<const int> groups) override;
+    void sm_partition_destroy(SmPartitionHandle partition) noexcept override;
 
     StreamHandle stream_create(int priority, SmPartitionHandle within) override;
     void stream_destroy(StreamHandle stream) noexcept override;
@@ -128,6 +146,8 @@ class CudaDriver final : public Driver {
     CUdevice device_ = 0;
     CUcontext context_ = nullptr;
     DeviceInfo info_;
+    std::optional<VirtualMemory> virtual_memory_;
+    std::optional<GreenContexts> green_contexts_;
     bool overlap_ = false;
     bool reads_pageable_memory_late_ = false;
     std::mutex images_mutex_;
@@ -162,6 +182,11 @@ CudaDriver::CudaDriver(const CudaApi& api, int ordinal) : api_(api) {
     try {
         enter();
         GPK_CALL(cuCtxGetStreamPriorityRange, &info_.lowest_priority, &info_.highest_priority);
+        virtual_memory_.emplace(api_, device_);
+        info_.physical_granularity = virtual_memory_->granularity();
+        green_contexts_.emplace(api_, device_);
+        info_.sm_groups = green_contexts_->groups();
+        info_.sm_group_size = green_contexts_->group_size();
     } catch (...) {
         api_.cuDevicePrimaryCtxRelease_v2(device_);
         throw;
@@ -270,11 +295,62 @@ void CudaDriver::fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std
     GPK_CALL(cuMemsetD8Async, to, value, bytes, stream_of(stream));
 }
 
+DevicePtr CudaDriver::reserve_address(std::size_t bytes) {
+    enter();
+    return virtual_memory_->reserve(bytes);
+}
+
+void CudaDriver::release_address(DevicePtr address, std::size_t bytes) noexcept {
+    if (address == 0 || info_.physical_granularity == 0) return;
+    release("cuMemAddressFree", [&] { return api_.cuMemAddressFree(address, bytes); });
+}
+
+PhysicalHandle CudaDriver::physical_create(std::size_t bytes) {
+    enter();
+    return reinterpret_cast<PhysicalHandle>(virtual_memory_->create(bytes));
+}
+
+void CudaDriver::physical_destroy(PhysicalHandle physical) noexcept {
+    if (physical == nullptr || info_.physical_granularity == 0) return;
+    release("cuMemRelease", [&] { return api_.cuMemRelease(physical_of(physical)); });
+}
+
+void CudaDriver::map(DevicePtr address, PhysicalHandle physical, std::size_t bytes) {
+    enter();
+    virtual_memory_->map(address, physical_of(physical), bytes);
+}
+
+void CudaDriver::allow_access(DevicePtr address, std::size_t bytes) {
+    enter();
+    virtual_memory_->allow_access(address, bytes);
+}
+
+void CudaDriver::unmap(DevicePtr address, std::size_t bytes) noexcept {
+    if (address == 0 || info_.physical_granularity == 0) return;
+    release("cuMemUnmap", [&] { return api_.cuMemUnmap(address, bytes); });
+}
+
+SmPartitionHandle CudaDriver::sm_partition_create(std::span<const int> groups) {
+    check_sm_groups(info_, groups);
+    enter();
+    return reinterpret_cast<SmPartitionHandle>(green_contexts_->create(groups));
+}
+
+void CudaDriver::sm_partition_destroy(SmPartitionHandle partition) noexcept {
+    if (partition == nullptr || info_.sm_groups == 0) return;
+    release("cuGreenCtxDestroy", [&] { return green_contexts_->destroy(green_of(partition)); });
+}
+
+// A stream of a green context obeys its SMs with the primary context current, so that nothing else asks
+// where a stream belongs.
 StreamHandle CudaDriver::stream_create(int priority, SmPartitionHandle within) {
     enter();
-    if (within != nullptr) throw error(ErrorKind::unsupported, {.call = "Stream", .got = "an SM partition"});
     CUstream stream = nullptr;
-    GPK_CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, priority);
+    if (within != nullptr) {
+        stream = green_contexts_->create_stream(green_of(within), priority);
+    } else {
+        GPK_CALL(cuStreamCreateWithPriority, &stream, CU_STREAM_NON_BLOCKING, priority);
+    }
     return reinterpret_cast<StreamHandle>(stream);
 }
 

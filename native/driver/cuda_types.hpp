@@ -18,6 +18,9 @@ using CUevent = struct CUevent_st*;
 using CUgraph = struct CUgraph_st*;
 using CUgraphNode = struct CUgraphNode_st*;
 using CUgraphExec = struct CUgraphExec_st*;
+using CUgreenCtx = struct CUgreenCtx_st*;
+using CUdevResourceDesc = struct CUdevResourceDesc_st*;
+using CUmemGenericAllocationHandle = unsigned long long;
 
 inline constexpr CUresult CUDA_SUCCESS = 0;
 inline constexpr CUresult CUDA_ERROR_INVALID_VALUE = 1;
@@ -43,6 +46,7 @@ inline constexpr int CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75;
 inline constexpr int CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76;
 inline constexpr int CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97;
 inline constexpr int CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES = 100;
+inline constexpr int CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102;
 
 // CUfunction_attribute
 inline constexpr int CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0;
@@ -95,5 +99,52 @@ struct CUlaunchConfig {
 };
 
 static_assert(sizeof(CUlaunchAttribute) == 72 && sizeof(CUlaunchConfig) == 56);
+
+inline constexpr int CU_MEM_ALLOCATION_TYPE_PINNED = 1;
+inline constexpr int CU_MEM_LOCATION_TYPE_DEVICE = 1;
+inline constexpr int CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3;
+inline constexpr int CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0;
+
+struct CUmemLocation {
+    int type;
+    int id;
+};
+
+struct CUmemAllocationProp {
+    int type;
+    int requestedHandleTypes;
+    CUmemLocation location;
+    void* win32HandleMetaData;
+    struct {
+        unsigned char compressionType;
+        unsigned char gpuDirectRDMACapable;
+        unsigned short usage;
+        unsigned char reserved[4];
+    } allocFlags;
+};
+
+struct CUmemAccessDesc {
+    CUmemLocation location;
+    int flags;
+};
+
+static_assert(sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemAccessDesc) == 12);
+
+inline constexpr int CU_DEV_RESOURCE_TYPE_SM = 1;
+inline constexpr unsigned CU_GREEN_CTX_DEFAULT_STREAM = 1;
+
+// From 12.4 to 13.1 these bytes; only their meaning past smCount was given later, so we read no more.
+struct alignas(8) CUdevResource {
+    int type;
+    unsigned char internal_padding[92];
+    union {
+        struct {
+            unsigned smCount;
+        } sm;
+        unsigned char oversize[48];
+    };
+};
+
+static_assert(sizeof(CUdevResource) == 144 && offsetof(CUdevResource, sm) == 96);
 
 }  // namespace gpk::cuda

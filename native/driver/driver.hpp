@@ -116,21 +116,25 @@ class Driver {
     virtual void copy_on_device(StreamHandle stream, DevicePtr to, DevicePtr from, std::size_t bytes) = 0;
     virtual void fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std::size_t bytes) = 0;
 
-    // Virtual memory: addresses without memory, memory without an address, and the tie between the two.
-    // A map() must be followed by allow_access() before use. Nothing may use what is unmapped: the caller
-    // has waited. Destroyed memory lives until it is unmapped.
-    virtual DevicePtr reserve_address(std::size_t) { lacks("reserve_address"); }
-    virtual void release_address(DevicePtr, std::size_t) noexcept {}
-    virtual PhysicalHandle physical_create(std::size_t) { lacks("physical_create"); }
-    virtual void physical_destroy(PhysicalHandle) noexcept {}
-    virtual void map(DevicePtr, PhysicalHandle, std::size_t) { lacks("map"); }
-    virtual void allow_access(DevicePtr, std::size_t) { lacks("allow_access"); }
-    virtual void unmap(DevicePtr, std::size_t) noexcept {}
+    // Virtual memory: addresses without memory, memory without an address, and the tie between the two. Sizes
+    // and addresses are multiples of info().physical_granularity; where that is 0, each throws Error
+    // (unsupported). A map() is of the whole of a physical memory, which is at one address at a time, and
+    // must be followed by allow_access() before use. unmap() takes whole maps, one or several in a row, and
+    // the contents stay with the memory. Nothing may use what is unmapped: the caller has waited. Destroyed
+    // memory lives until it is unmapped; a released reservation holds no map.
+    virtual DevicePtr reserve_address(std::size_t bytes) = 0;
+    virtual void release_address(DevicePtr address, std::size_t bytes) noexcept = 0;
+    virtual PhysicalHandle physical_create(std::size_t bytes) = 0;
+    virtual void physical_destroy(PhysicalHandle physical) noexcept = 0;
+    virtual void map(DevicePtr address, PhysicalHandle physical, std::size_t bytes) = 0;
+    virtual void allow_access(DevicePtr address, std::size_t bytes) = 0;
+    virtual void unmap(DevicePtr address, std::size_t bytes) noexcept = 0;
 
-    // SMs that streams can be confined to. `groups`: distinct indices below info().sm_groups; partitions that
-    // share no group share no SM.
-    virtual SmPartitionHandle sm_partition_create(std::span<const int>) { lacks("sm_partition_create"); }
-    virtual void sm_partition_destroy(SmPartitionHandle) noexcept {}
+    // SMs that streams can be confined to. `groups`: distinct indices below info().sm_groups, else Error
+    // (value); partitions that share no group share no SM. Where there are no groups: Error (unsupported).
+    // Its streams are destroyed before it.
+    virtual SmPartitionHandle sm_partition_create(std::span<const int> groups) = 0;
+    virtual void sm_partition_destroy(SmPartitionHandle partition) noexcept = 0;
 
     // `within` null: on all SMs.
     virtual StreamHandle stream_create(int priority, SmPartitionHandle within = nullptr) = 0;
@@ -162,9 +166,9 @@ class Driver {
     virtual void graph_launch(GraphHandle graph, StreamHandle stream) = 0;
     virtual void graph_destroy(GraphHandle graph) noexcept = 0;
     virtual std::size_t graph_node_count(GraphHandle graph) = 0;
-
-   private:
-    [[noreturn]] void lacks(const char* call) const;
 };
+
+// What both drivers ask of the arguments of sm_partition_create.
+void check_sm_groups(const DeviceInfo& info, std::span<const int> groups);
 
 }  // namespace gpk

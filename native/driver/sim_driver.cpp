@@ -1,61 +1,20 @@
 #include "driver/sim_driver.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/byte_size.hpp"
 #include "base/log.hpp"
 #include "base/parallel.hpp"
 #include "base/platform.hpp"
 #include "driver/sim_error.hpp"
+#include "driver/sim_handles.hpp"
 
 namespace gpk {
 
+using namespace sim_handles;
+
 namespace {
-
-struct CallInfo {
-    const char* name;
-    bool can_fail;
-};
-
-// In the order of SimCall.
-constexpr CallInfo kCalls[kSimCallCount] = {
-    {"memory_info", true},
-    {"synchronize", true},
-    {"allocate", true},
-    {"free", false},
-    {"allocate_host", true},
-    {"free_host", false},
-    {"copy_to_device", true},
-    {"copy_to_host", true},
-    {"copy_on_device", true},
-    {"fill", true},
-    {"stream_create", true},
-    {"stream_destroy", false},
-    {"stream_synchronize", true},
-    {"stream_query", true},
-    {"stream_wait_event", true},
-    {"event_create", true},
-    {"event_destroy", false},
-    {"event_record", true},
-    {"event_query", true},
-    {"event_synchronize", true},
-    {"event_elapsed_ms", true},
-    {"function", true},
-    {"unload", false},
-    {"function_info", true},
-    {"launch", true},
-    {"capture_begin", true},
-    {"capture_end", true},
-    {"graph_launch", true},
-    {"graph_destroy", false},
-    {"graph_node_count", true},
-};
-
-constexpr std::size_t index_of(SimCall call) { return static_cast<std::size_t>(call); }
-constexpr const char* name_of(SimCall call) { return kCalls[index_of(call)].name; }
-static_assert(index_of(SimCall::graph_node_count) + 1 == kSimCallCount);
-static_assert(std::string_view(name_of(SimCall::graph_node_count)) == "graph_node_count");
-static_assert(std::string_view(name_of(SimCall::function)) == "function");
 
 // The limits of every GPU of SM 80 and newer (CUDA programming guide, "Compute capabilities").
 constexpr std::uint32_t kMaxGridX = 0x7fffffffu;
@@ -76,35 +35,18 @@ std::size_t memory_of(const SimOptions& options) {
     return platform::physical_memory_bytes() / 4 * 3;
 }
 
-template <class Handle, class Object>
-const std::shared_ptr<Object>& find(const char* call, const char* what, Handle handle,
-                                    const std::unordered_map<Handle, std::shared_ptr<Object>>& known) {
-    const auto found = known.find(handle);
-    if (found == known.end()) {
-        throw sim_error(call, sim_code::kInvalidHandle, str("not a live ", what));
-    }
-    return found->second;
-}
+// Groups as an H100 has, whatever the host: a program that divides the device finds the same parts here.
+constexpr int kDefaultSmGroups = 16;
 
-// A handle is the object's address.
-template <class Handle, class Object>
-Handle keep(std::shared_ptr<Object> object, std::unordered_map<Handle, std::shared_ptr<Object>>& known) {
-    const auto handle = reinterpret_cast<Handle>(object.get());
-    known.emplace(handle, std::move(object));
-    return handle;
-}
-
-template <class Handle, class Object>
-std::shared_ptr<Object> forget(const char* call, Handle handle,
-                               std::unordered_map<Handle, std::shared_ptr<Object>>& known) {
-    const auto found = known.find(handle);
-    if (found == known.end()) {
-        log(LogLevel::warning, str(call, ": not a live handle"));
-        return nullptr;
+int multiprocessors_of(const SimOptions& options) {
+    if (options.multiprocessors < 0 || options.sm_group_size < 0) {
+        throw error(ErrorKind::value, {.call = "SimDriver",
+                                       .expected = "multiprocessors and sm_group_size from 0",
+                                       .got = str(options.multiprocessors, " and ", options.sm_group_size)});
     }
-    auto object = std::move(found->second);
-    known.erase(found);
-    return object;
+    if (options.multiprocessors != 0) return options.multiprocessors;
+    const int threads = static_cast<int>(parallel_threads());
+    return (threads + kDefaultSmGroups - 1) / kDefaultSmGroups * kDefaultSmGroups;
 }
 
 void* host(DevicePtr pointer) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer)); }
@@ -118,9 +60,15 @@ std::unique_ptr<SimDriver> make_sim_driver(const SimOptions& options) {
 SimDriver::SimDriver(const SimOptions& options)
     : interleaved_(options.interleaved),
       memory_(memory_of(options), options.interleaved),
+      virtual_memory_(memory_, options.physical_granularity),
       scheduler_(options.seed) {
     info_.name = "CPU (simulated device)";
-    info_.multiprocessors = static_cast<int>(parallel_threads());
+    info_.multiprocessors = multiprocessors_of(options);
+    info_.physical_granularity = options.physical_granularity;
+    info_.sm_group_size =
+        options.sm_group_size == 0 ? info_.multiprocessors / kDefaultSmGroups : options.sm_group_size;
+    info_.sm_groups = options.sm_partitions ? info_.multiprocessors / std::max(info_.sm_group_size, 1) : 0;
+    if (info_.sm_groups == 0) info_.sm_group_size = 0;
     info_.max_threads_per_block = kMaxBlockThreads;
     info_.memory_bytes = memory_.capacity();
     info_.shared_bytes_per_block = kSharedBytes;
@@ -129,93 +77,22 @@ SimDriver::SimDriver(const SimOptions& options)
 
 SimDriver::~SimDriver() = default;
 
-// -- The fault plan and the counts ---------------------------------------------------------------------
-
-void SimDriver::count(SimCall call) noexcept {
-    counts_[index_of(call)].fetch_add(1, std::memory_order_relaxed);
-}
-
-void SimDriver::enter(SimCall call) {
-    const int nth = counts_[index_of(call)].fetch_add(1, std::memory_order_relaxed) + 1;
-    if (!planned_.load(std::memory_order_acquire)) return;
-    std::lock_guard lock(plan_mutex_);
-    if (!broken_) {
-        const auto due = std::find_if(plan_.begin(), plan_.end(), [&](const Fault& fault) {
-            return fault.nth == nth && fault.call == name_of(call);
-        });
-        if (due == plan_.end()) return;
-        if (!due->sticky) throw DriverError(due->call, due->code, due->code_name, "planned fault");
-        broken_ = *due;
-    }
-    throw DriverError(name_of(call), broken_->code, broken_->code_name, "planned fault, sticky");
-}
-
-void SimDriver::set_faults(const std::vector<Fault>& faults) {
-    for (const Fault& fault : faults) {
-        const auto* known = std::find_if(std::begin(kCalls), std::end(kCalls),
-                                         [&](const CallInfo& entry) { return fault.call == entry.name; });
-        if (known == std::end(kCalls) || !known->can_fail || fault.nth < 1) {
-            throw error(ErrorKind::value, {.call = "set_faults",
-                                           .argument = "faults",
-                                           .expected = "a call of Driver that can fail, and nth from 1",
-                                           .got = str("'", fault.call, "', nth ", fault.nth)});
-        }
-    }
-    std::lock_guard lock(plan_mutex_);
-    for (auto& calls : counts_) calls.store(0, std::memory_order_relaxed);
-    plan_ = faults;
-    broken_.reset();
-    planned_.store(!plan_.empty(), std::memory_order_release);
-}
-
-std::map<std::string, int> SimDriver::call_counts() const {
-    std::map<std::string, int> counts;
-    for (std::size_t i = 0; i < kSimCallCount; ++i) {
-        counts[kCalls[i].name] = counts_[i].load(std::memory_order_relaxed);
-    }
-    return counts;
-}
-
-// -- Memory --------------------------------------------------------------------------------------------
-
-MemoryInfo SimDriver::memory_info() {
-    enter(SimCall::memory_info);
-    return memory_.info();
-}
-
-std::size_t SimDriver::bytes_in_use() const {
-    const MemoryInfo now = memory_.info();
-    return now.total_bytes - now.free_bytes;
-}
-
-DevicePtr SimDriver::allocate(std::size_t bytes) {
-    enter(SimCall::allocate);
-    return memory_.allocate(bytes);
-}
-
-void SimDriver::free(DevicePtr pointer) noexcept {
-    count(SimCall::free);
-    drain();
-    memory_.free(pointer);
-}
-
-void* SimDriver::allocate_host(std::size_t bytes) {
-    enter(SimCall::allocate_host);
-    return memory_.allocate_host(bytes);
-}
-
-void SimDriver::free_host(void* pointer) noexcept {
-    count(SimCall::free_host);
-    drain();
-    memory_.free_host(pointer);
-}
-
 // -- Work ----------------------------------------------------------------------------------------------
+
+const std::shared_ptr<SimStream>& SimDriver::stream_of(const char* call, StreamHandle handle) const {
+    const auto& stream = find(call, "stream", handle, streams_);
+    if (stream->partition && !stream->partition->alive) {
+        throw sim_error(call, sim_code::kContextIsDestroyed, "the stream's SM partition was destroyed");
+    }
+    return stream;
+}
 
 void SimDriver::submit(SimCall call, StreamHandle handle, SimWork work, bool keep_source, bool wait) {
     Lock lock(mutex_);
-    const auto stream = find(name_of(call), "stream", handle, streams_);
+    const auto stream = stream_of(name_of(call), handle);
+    work.partition = stream->partition;
     if (stream->capture || interleaved_) {
+        note_touches(work, stream->capture != nullptr);
         if (keep_source) work.own_source();
         if (stream->capture) return stream->capture->add(name_of(call), *stream, std::move(work));
         scheduler_.push(stream, std::move(work));
@@ -229,19 +106,45 @@ void SimDriver::submit(SimCall call, StreamHandle handle, SimWork work, bool kee
     work.run();
 }
 
+// Work that waits is looked at again when it runs: memory that was unmapped meanwhile is an error of the
+// work. A kernel's parameters are searched for addresses. A graph may run after its memory was mapped anew.
+void SimDriver::note_touches(SimWork& work, bool captured) const {
+    work.virtual_memory = &virtual_memory_;
+    const auto touch = [&](const void* begin, std::size_t bytes, bool maybe) {
+        const auto address = static_cast<DevicePtr>(reinterpret_cast<std::uintptr_t>(begin));
+        if (!virtual_memory_.contains(address)) return;
+        // A pointer just past an array is no use of what lies there.
+        if (maybe && !virtual_memory_.newest_map(address, 1) && virtual_memory_.newest_map(address - 1, 1))
+            return;
+        const auto newest = captured ? std::nullopt : virtual_memory_.newest_map(address, bytes);
+        work.touches.push_back({address, bytes, newest.value_or(UINT64_MAX)});
+    };
+    if (work.kind != SimWork::Kind::kernel) {
+        touch(work.to, work.bytes, false);
+        if (work.kind == SimWork::Kind::copy) touch(work.from, work.bytes, false);
+        return;
+    }
+    const auto* words = static_cast<const std::byte*>(work.from);
+    for (std::size_t at = 0; at + sizeof(void*) <= work.bytes; at += sizeof(void*)) {
+        const void* word = nullptr;
+        std::memcpy(&word, words + at, sizeof word);
+        touch(word, 1, true);
+    }
+}
+
 void SimDriver::copy_to_device(StreamHandle stream, DevicePtr to, const void* from, std::size_t bytes) {
-    enter(SimCall::copy_to_device);
+    calls_.enter(SimCall::copy_to_device);
     if (bytes == 0) return;
-    memory_.check_device_range("copy_to_device", to, bytes);
+    check_device_range("copy_to_device", to, bytes);
     const bool pinned = memory_.check_host_range("copy_to_device", from, bytes);
     if (!pinned) refuse_pageable("copy_to_device", stream);
     submit(SimCall::copy_to_device, stream, SimWork::copy(host(to), from, bytes), !pinned, false);
 }
 
 void SimDriver::copy_to_host(StreamHandle stream, void* to, DevicePtr from, std::size_t bytes) {
-    enter(SimCall::copy_to_host);
+    calls_.enter(SimCall::copy_to_host);
     if (bytes == 0) return;
-    memory_.check_device_range("copy_to_host", from, bytes);
+    check_device_range("copy_to_host", from, bytes);
     const bool pinned = memory_.check_host_range("copy_to_host", to, bytes);
     if (!pinned) refuse_pageable("copy_to_host", stream);
     submit(SimCall::copy_to_host, stream, SimWork::copy(to, host(from), bytes), false, !pinned);
@@ -249,27 +152,27 @@ void SimDriver::copy_to_host(StreamHandle stream, void* to, DevicePtr from, std:
 
 void SimDriver::refuse_pageable(const char* call, StreamHandle handle) {
     Lock lock(mutex_);
-    const auto& stream = find(call, "stream", handle, streams_);
+    const auto& stream = stream_of(call, handle);
     if (stream->capture) stream->capture->refuse(call, "a copy of pageable host memory cannot be captured");
 }
 
 void SimDriver::copy_on_device(StreamHandle stream, DevicePtr to, DevicePtr from, std::size_t bytes) {
-    enter(SimCall::copy_on_device);
+    calls_.enter(SimCall::copy_on_device);
     if (bytes == 0) return;
-    memory_.check_device_range("copy_on_device", to, bytes);
-    memory_.check_device_range("copy_on_device", from, bytes);
+    check_device_range("copy_on_device", to, bytes);
+    check_device_range("copy_on_device", from, bytes);
     submit(SimCall::copy_on_device, stream, SimWork::copy(host(to), host(from), bytes), false, false);
 }
 
 void SimDriver::fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std::size_t bytes) {
-    enter(SimCall::fill);
+    calls_.enter(SimCall::fill);
     if (bytes == 0) return;
-    memory_.check_device_range("fill", to, bytes);
+    check_device_range("fill", to, bytes);
     submit(SimCall::fill, stream, SimWork::fill(host(to), value, bytes), false, false);
 }
 
 FunctionHandle SimDriver::function(const KernelDef& def) {
-    enter(SimCall::function);
+    calls_.enter(SimCall::function);
     if (def.twin == nullptr) {
         throw error(ErrorKind::unsupported, {.call = def.name,
                                              .got = "the kernel has no version for the simulated device",
@@ -286,13 +189,13 @@ FunctionHandle SimDriver::function(const KernelDef& def) {
 }
 
 void SimDriver::unload(const Image& image) noexcept {
-    count(SimCall::unload);
+    calls_.count(SimCall::unload);
     Lock lock(mutex_);
     std::erase_if(functions_, [&](const auto& entry) { return entry.second->image == &image; });
 }
 
 FunctionInfo SimDriver::function_info(FunctionHandle) {
-    enter(SimCall::function_info);
+    calls_.enter(SimCall::function_info);
     return {.max_threads_per_block = info_.max_threads_per_block};
 }
 
@@ -326,7 +229,7 @@ void SimDriver::check_launch(const Function& function, const LaunchConfig& confi
 
 void SimDriver::launch(StreamHandle stream, FunctionHandle handle, const LaunchConfig& config,
                        const void* params, std::size_t params_bytes) {
-    enter(SimCall::launch);
+    calls_.enter(SimCall::launch);
     if (handle == nullptr) throw sim_error("launch", sim_code::kInvalidHandle, "no function");
     const auto& function = *reinterpret_cast<const Function*>(handle);
     check_launch(function, config, params_bytes);
@@ -359,7 +262,7 @@ void SimDriver::drain() {
 }
 
 void SimDriver::synchronize() {
-    enter(SimCall::synchronize);
+    calls_.enter(SimCall::synchronize);
     Lock lock(mutex_);
     refuse_captures("synchronize");
     if (interleaved_) return scheduler_.run_until("synchronize", [this] { return scheduler_.idle(); });
@@ -370,29 +273,33 @@ void SimDriver::synchronize() {
 // -- Streams and events --------------------------------------------------------------------------------
 
 StreamHandle SimDriver::stream_create(int priority, SmPartitionHandle within) {
-    enter(SimCall::stream_create);
-    if (within != nullptr) throw sim_error("stream_create", sim_code::kInvalidHandle, "not a live partition");
+    calls_.enter(SimCall::stream_create);
     auto stream = std::make_shared<SimStream>();
     // Out of range is clamped, as cuStreamCreateWithPriority does.
     stream->priority = std::clamp(priority, info_.highest_priority, info_.lowest_priority);
     Lock lock(mutex_);
+    if (within != nullptr) stream->partition = find("stream_create", "SM partition", within, partitions_);
     return keep(std::move(stream), streams_);
 }
 
 void SimDriver::stream_destroy(StreamHandle handle) noexcept {
-    count(SimCall::stream_destroy);
+    calls_.count(SimCall::stream_destroy);
     Lock lock(mutex_);
     const auto stream = forget("stream_destroy", handle, streams_);
     if (!stream) return;
     if (stream->capture) stream->capture->invalidate();
+    if (stream->partition && !stream->partition->alive) {
+        log(LogLevel::warning, "stream_destroy: the stream's SM partition was destroyed before it");
+        memory_.count_invalid_free();
+    }
     lock.unlock();
     std::lock_guard turn(stream->running);
 }
 
 void SimDriver::stream_synchronize(StreamHandle handle) {
-    enter(SimCall::stream_synchronize);
+    calls_.enter(SimCall::stream_synchronize);
     Lock lock(mutex_);
-    const auto stream = find("stream_synchronize", "stream", handle, streams_);
+    const auto stream = stream_of("stream_synchronize", handle);
     if (stream->capture) stream->capture->refuse("stream_synchronize", "the stream is capturing");
     if (interleaved_) {
         return scheduler_.run_until("stream_synchronize", [&] { return stream->queue.empty(); });
@@ -402,9 +309,9 @@ void SimDriver::stream_synchronize(StreamHandle handle) {
 }
 
 bool SimDriver::stream_query(StreamHandle handle) {
-    enter(SimCall::stream_query);
+    calls_.enter(SimCall::stream_query);
     Lock lock(mutex_);
-    const auto stream = find("stream_query", "stream", handle, streams_);
+    const auto stream = stream_of("stream_query", handle);
     if (stream->capture) stream->capture->refuse("stream_query", "the stream is capturing");
     if (interleaved_) {
         scheduler_.run_some();
@@ -415,9 +322,9 @@ bool SimDriver::stream_query(StreamHandle handle) {
 }
 
 void SimDriver::stream_wait_event(StreamHandle handle, EventHandle event_handle) {
-    enter(SimCall::stream_wait_event);
+    calls_.enter(SimCall::stream_wait_event);
     Lock lock(mutex_);
-    const auto stream = find("stream_wait_event", "stream", handle, streams_);
+    const auto stream = stream_of("stream_wait_event", handle);
     const auto event = find("stream_wait_event", "event", event_handle, events_);
     if (stream->capture || event->capture) return SimCapture::wait("stream_wait_event", stream, *event);
     // In immediate mode what was recorded is done.
@@ -425,7 +332,7 @@ void SimDriver::stream_wait_event(StreamHandle handle, EventHandle event_handle)
 }
 
 EventHandle SimDriver::event_create(bool timing) {
-    enter(SimCall::event_create);
+    calls_.enter(SimCall::event_create);
     auto event = std::make_shared<SimEvent>();
     event->timing = timing;
     Lock lock(mutex_);
@@ -433,16 +340,16 @@ EventHandle SimDriver::event_create(bool timing) {
 }
 
 void SimDriver::event_destroy(EventHandle handle) noexcept {
-    count(SimCall::event_destroy);
+    calls_.count(SimCall::event_destroy);
     Lock lock(mutex_);
     forget("event_destroy", handle, events_);
 }
 
 void SimDriver::event_record(EventHandle event_handle, StreamHandle handle) {
-    enter(SimCall::event_record);
+    calls_.enter(SimCall::event_record);
     Lock lock(mutex_);
     const auto event = find("event_record", "event", event_handle, events_);
-    const auto stream = find("event_record", "stream", handle, streams_);
+    const auto stream = stream_of("event_record", handle);
     if (stream->capture) return stream->capture->record("event_record", *event, *stream);
     const auto point = std::make_shared<SimPoint>();
     if (!interleaved_) {
@@ -458,7 +365,7 @@ void SimDriver::event_record(EventHandle event_handle, StreamHandle handle) {
 }
 
 bool SimDriver::event_query(EventHandle handle) {
-    enter(SimCall::event_query);
+    calls_.enter(SimCall::event_query);
     Lock lock(mutex_);
     const auto event = find("event_query", "event", handle, events_);
     if (event->capture) event->capture->refuse_event("event_query");
@@ -467,7 +374,7 @@ bool SimDriver::event_query(EventHandle handle) {
 }
 
 void SimDriver::event_synchronize(EventHandle handle) {
-    enter(SimCall::event_synchronize);
+    calls_.enter(SimCall::event_synchronize);
     Lock lock(mutex_);
     const auto event = find("event_synchronize", "event", handle, events_);
     if (event->capture) event->capture->refuse_event("event_synchronize");
@@ -476,7 +383,7 @@ void SimDriver::event_synchronize(EventHandle handle) {
 }
 
 float SimDriver::event_elapsed_ms(EventHandle start_handle, EventHandle end_handle) {
-    enter(SimCall::event_elapsed_ms);
+    calls_.enter(SimCall::event_elapsed_ms);
     Lock lock(mutex_);
     const auto start = find("event_elapsed_ms", "event", start_handle, events_);
     const auto end = find("event_elapsed_ms", "event", end_handle, events_);
@@ -496,22 +403,22 @@ float SimDriver::event_elapsed_ms(EventHandle start_handle, EventHandle end_hand
 // -- Graphs --------------------------------------------------------------------------------------------
 
 void SimDriver::capture_begin(StreamHandle handle) {
-    enter(SimCall::capture_begin);
+    calls_.enter(SimCall::capture_begin);
     Lock lock(mutex_);
-    SimCapture::begin("capture_begin", find("capture_begin", "stream", handle, streams_));
+    SimCapture::begin("capture_begin", stream_of("capture_begin", handle));
 }
 
 GraphHandle SimDriver::capture_end(StreamHandle handle) {
-    enter(SimCall::capture_end);
+    calls_.enter(SimCall::capture_end);
     Lock lock(mutex_);
-    return keep(SimCapture::end("capture_end", find("capture_end", "stream", handle, streams_)), graphs_);
+    return keep(SimCapture::end("capture_end", stream_of("capture_end", handle)), graphs_);
 }
 
 void SimDriver::graph_launch(GraphHandle graph_handle, StreamHandle handle) {
-    enter(SimCall::graph_launch);
+    calls_.enter(SimCall::graph_launch);
     Lock lock(mutex_);
     const auto graph = find("graph_launch", "graph", graph_handle, graphs_);
-    const auto stream = find("graph_launch", "stream", handle, streams_);
+    const auto stream = stream_of("graph_launch", handle);
     if (stream->capture) return stream->capture->add("graph_launch", *stream, *graph);
     if (interleaved_) {
         if (graph->last_launch) scheduler_.push(stream, SimWait{graph->last_launch});
@@ -525,13 +432,13 @@ void SimDriver::graph_launch(GraphHandle graph_handle, StreamHandle handle) {
 }
 
 void SimDriver::graph_destroy(GraphHandle handle) noexcept {
-    count(SimCall::graph_destroy);
+    calls_.count(SimCall::graph_destroy);
     Lock lock(mutex_);
     forget("graph_destroy", handle, graphs_);
 }
 
 std::size_t SimDriver::graph_node_count(GraphHandle handle) {
-    enter(SimCall::graph_node_count);
+    calls_.enter(SimCall::graph_node_count);
     Lock lock(mutex_);
     return find("graph_node_count", "graph", handle, graphs_)->nodes.size();
 }

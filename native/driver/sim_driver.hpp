@@ -6,22 +6,21 @@
 // streams and events allow; a missing wait then shows as a wrong result that the seed repeats.
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "driver/driver.hpp"
+#include "driver/sim_calls.hpp"
 #include "driver/sim_capture.hpp"
 #include "driver/sim_memory.hpp"
 #include "driver/sim_queue.hpp"
+#include "driver/sim_virtual_memory.hpp"
 
 namespace gpk {
 
@@ -30,52 +29,14 @@ struct SimOptions {
     std::size_t memory_bytes = 0;
     bool interleaved = false;
     std::uint64_t seed = 0;
+    // Of the virtual memory calls: a power of two of at least a page; 0 for a driver that has none.
+    std::size_t physical_granularity = std::size_t{2} << 20;
+    // 0: at least the host's threads. SM partitions are made of groups of `sm_group_size` (0: a 16th); what
+    // is left over is not offered.
+    int multiprocessors = 0;
+    int sm_group_size = 0;
+    bool sm_partitions = true;  // false: as a driver without green contexts
 };
-
-// The `nth` call (from 1) of the Driver method `call` fails before it does anything. A sticky fault
-// breaks the device, as a fault in a real kernel does: every later call fails the same way.
-struct Fault {
-    std::string call;
-    int nth = 1;
-    int code = 0;
-    std::string code_name;
-    bool sticky = false;
-};
-
-// The methods of Driver that are counted and may fail.
-enum class SimCall : std::uint8_t {
-    memory_info,
-    synchronize,
-    allocate,
-    free,
-    allocate_host,
-    free_host,
-    copy_to_device,
-    copy_to_host,
-    copy_on_device,
-    fill,
-    stream_create,
-    stream_destroy,
-    stream_synchronize,
-    stream_query,
-    stream_wait_event,
-    event_create,
-    event_destroy,
-    event_record,
-    event_query,
-    event_synchronize,
-    event_elapsed_ms,
-    function,
-    unload,
-    function_info,
-    launch,
-    capture_begin,
-    capture_end,
-    graph_launch,
-    graph_destroy,
-    graph_node_count,
-};
-inline constexpr std::size_t kSimCallCount = 30;
 
 class SimDriver final : public Driver {
    public:
@@ -96,6 +57,17 @@ class SimDriver final : public Driver {
     void copy_to_host(StreamHandle stream, void* to, DevicePtr from, std::size_t bytes) override;
     void copy_on_device(StreamHandle stream, DevicePtr to, DevicePtr from, std::size_t bytes) override;
     void fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std::size_t bytes) override;
+
+    DevicePtr reserve_address(std::size_t bytes) override;
+    void release_address(DevicePtr address, std::size_t bytes) noexcept override;
+    PhysicalHandle physical_create(std::size_t bytes) override;
+    void physical_destroy(PhysicalHandle physical) noexcept override;
+    void map(DevicePtr address, PhysicalHandle physical, std::size_t bytes) override;
+    void allow_access(DevicePtr address, std::size_t bytes) override;
+    void unmap(DevicePtr address, std::size_t bytes) noexcept override;
+
+    SmPartitionHandle sm_partition_create(std::span<const int> groups) override;
+    void sm_partition_destroy(SmPartitionHandle partition) noexcept override;
 
     StreamHandle stream_create(int priority, SmPartitionHandle within = nullptr) override;
     void stream_destroy(StreamHandle stream) noexcept override;
@@ -124,15 +96,21 @@ class SimDriver final : public Driver {
 
     // Replaces the plan, mends a device that a sticky fault broke, and counts calls from 0 again. Throws
     // Error (value) for a call that Driver does not have or that cannot fail.
-    void set_faults(const std::vector<Fault>& faults);
+    void set_faults(const std::vector<Fault>& faults) { calls_.plan(faults); }
     // Since the last set_faults, every method of Driver that is counted.
-    std::map<std::string, int> call_counts() const;
+    std::map<std::string, int> call_counts() const { return calls_.counts(); }
 
     std::size_t live_allocations() const { return memory_.live_allocations(); }
     std::size_t live_host_allocations() const { return memory_.live_host_allocations(); }
     std::size_t host_bytes() const { return memory_.host_bytes(); }  // pinned
     std::size_t bytes_in_use() const;
+    std::size_t live_reservations() const { return virtual_memory_.live_reservations(); }
+    std::size_t live_physical() const { return virtual_memory_.live_physical(); }
+    std::size_t live_sm_partitions() const;
+    // Frees, unmaps, destroys and releases of what was not there to give back.
     std::uint64_t invalid_frees() const { return memory_.invalid_frees(); }
+    // The SM groups that a stream's work runs on; empty for all. A host twin asks sim_running_groups().
+    std::vector<int> sm_groups_of(StreamHandle stream) const;
     std::size_t live_streams() const;
     std::size_t live_events() const;
     std::size_t live_graphs() const;
@@ -147,11 +125,13 @@ class SimDriver final : public Driver {
     };
     using Lock = std::unique_lock<std::mutex>;
 
-    void enter(SimCall call);  // counts, and throws what the plan says
-    void count(SimCall call) noexcept;
     void check_launch(const Function& function, const LaunchConfig& config, std::size_t params_bytes) const;
     // Runs, queues or records `work`, whichever the stream's state asks for. `wait`: until it ran.
     void submit(SimCall call, StreamHandle stream, SimWork work, bool keep_source, bool wait);
+    const std::shared_ptr<SimStream>& stream_of(const char* call, StreamHandle handle) const;
+    void note_touches(SimWork& work, bool captured) const;
+    void check_device_range(const char* call, DevicePtr pointer, std::size_t bytes) const;
+    Lock between_work() const;
     void refuse_pageable(const char* call, StreamHandle stream);  // where it is capturing
     void drain();                                                 // waits for all streams
     void refuse_captures(const char* call);                       // for what no capture under way allows
@@ -159,19 +139,17 @@ class SimDriver final : public Driver {
     DeviceInfo info_;
     const bool interleaved_;
     SimMemory memory_;
+    SimVirtualMemory virtual_memory_;
 
     mutable std::mutex mutex_;  // over all below; never held while work runs in immediate mode
     SimScheduler scheduler_;
     std::unordered_map<StreamHandle, std::shared_ptr<SimStream>> streams_;
+    std::unordered_map<SmPartitionHandle, std::shared_ptr<SimPartition>> partitions_;
     std::unordered_map<EventHandle, std::shared_ptr<SimEvent>> events_;
     std::unordered_map<GraphHandle, std::shared_ptr<SimGraph>> graphs_;
     std::map<std::pair<const void*, std::string>, std::unique_ptr<Function>> functions_;
 
-    std::array<std::atomic<int>, kSimCallCount> counts_{};
-    std::atomic<bool> planned_{false};
-    mutable std::mutex plan_mutex_;
-    std::vector<Fault> plan_;
-    std::optional<Fault> broken_;
+    SimCalls calls_;
 };
 
 std::unique_ptr<SimDriver> make_sim_driver(const SimOptions& options = {});

@@ -15,16 +15,9 @@ constexpr std::align_val_t kAlignment{256};
 constexpr std::uint16_t kPoison = 0x7FFB;
 
 // The exact size, so that AddressSanitizer sees the first byte past it.
-void* take(std::size_t bytes, bool poison) {
-    void* memory = ::operator new(bytes, kAlignment, std::nothrow);
-    if (memory != nullptr && poison) {
-        auto* out = static_cast<unsigned char*>(memory);
-        for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<unsigned char>(kPoison >> (i % 2 * 8));
-    }
-    return memory;
-}
+void* new_block(std::size_t bytes) { return ::operator new(bytes, kAlignment, std::nothrow); }
 
-void give(std::uintptr_t address) noexcept {
+void delete_block(std::uintptr_t address) noexcept {
     ::operator delete(reinterpret_cast<void*>(address), kAlignment);
 }
 
@@ -42,19 +35,43 @@ bool covers(const std::map<std::uintptr_t, std::size_t>& blocks, std::uintptr_t 
 }  // namespace
 
 SimMemory::~SimMemory() {
-    for (const auto& [address, bytes] : device_) give(address);
-    for (const auto& [address, bytes] : host_) give(address);
+    for (const auto& [address, bytes] : device_) delete_block(address);
+    for (const auto& [address, bytes] : host_) delete_block(address);
+}
+
+void SimMemory::throw_full(const char* call, std::size_t bytes) const {
+    throw sim_error(call, sim_code::kOutOfMemory,
+                    str(bytes, " bytes asked for, ", capacity_ - device_bytes_, " of ", capacity_, " free"));
+}
+
+void SimMemory::poison(void* memory, std::size_t bytes) const noexcept {
+    if (!poison_) return;
+    auto* out = static_cast<unsigned char*>(memory);
+    for (std::size_t i = 0; i < bytes; ++i) out[i] = static_cast<unsigned char>(kPoison >> (i % 2 * 8));
+}
+
+void SimMemory::take(const char* call, std::size_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes > capacity_ - device_bytes_) throw_full(call, bytes);
+    device_bytes_ += bytes;
+}
+
+void SimMemory::give(std::size_t bytes) noexcept {
+    std::lock_guard lock(mutex_);
+    device_bytes_ -= bytes;
+}
+
+void SimMemory::count_invalid_free() noexcept {
+    std::lock_guard lock(mutex_);
+    ++invalid_frees_;
 }
 
 DevicePtr SimMemory::allocate(std::size_t bytes) {
     if (bytes == 0) throw sim_error("allocate", sim_code::kInvalidValue, "0 bytes");
     std::lock_guard lock(mutex_);
-    void* memory = bytes <= capacity_ - device_bytes_ ? take(bytes, poison_) : nullptr;
-    if (memory == nullptr) {
-        throw sim_error(
-            "allocate", sim_code::kOutOfMemory,
-            str(bytes, " bytes asked for, ", capacity_ - device_bytes_, " of ", capacity_, " free"));
-    }
+    void* memory = bytes <= capacity_ - device_bytes_ ? new_block(bytes) : nullptr;
+    if (memory == nullptr) throw_full("allocate", bytes);
+    poison(memory, bytes);
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
     device_.emplace(address, bytes);
     device_bytes_ += bytes;
@@ -64,10 +81,11 @@ DevicePtr SimMemory::allocate(std::size_t bytes) {
 void* SimMemory::allocate_host(std::size_t bytes) {
     if (bytes == 0) throw sim_error("allocate_host", sim_code::kInvalidValue, "0 bytes");
     std::lock_guard lock(mutex_);
-    void* memory = take(bytes, poison_);
+    void* memory = new_block(bytes);
     if (memory == nullptr) {
         throw sim_error("allocate_host", sim_code::kOutOfMemory, str(bytes, " bytes of host memory"));
     }
+    poison(memory, bytes);
     host_.emplace(reinterpret_cast<std::uintptr_t>(memory), bytes);
     host_bytes_ += bytes;
     return memory;
@@ -81,7 +99,7 @@ bool SimMemory::free_from(Blocks& blocks, std::size_t& used, std::uintptr_t addr
         if (const auto found = blocks.find(address); found != blocks.end()) {
             used -= found->second;
             blocks.erase(found);
-            give(address);
+            delete_block(address);
             return true;
         }
         ++invalid_frees_;

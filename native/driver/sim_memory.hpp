@@ -30,6 +30,13 @@ class SimMemory {
     // begins in pinned memory and leaves it.
     bool check_host_range(const char* call, const void* pointer, std::size_t bytes) const;
 
+    // Device memory that lives elsewhere, under the same capacity. take() throws CUDA_ERROR_OUT_OF_MEMORY.
+    void take(const char* call, std::size_t bytes);
+    void give(std::size_t bytes) noexcept;
+    // Fresh memory in interleaved mode.
+    void poison(void* memory, std::size_t bytes) const noexcept;
+    void count_invalid_free() noexcept;
+
     MemoryInfo info() const;
     std::size_t capacity() const noexcept { return capacity_; }
     std::size_t live_allocations() const;
@@ -40,6 +47,7 @@ class SimMemory {
    private:
     using Blocks = std::map<std::uintptr_t, std::size_t>;  // address -> bytes
 
+    [[noreturn]] void throw_full(const char* call, std::size_t bytes) const;
     bool free_from(Blocks& blocks, std::size_t& used, std::uintptr_t address, const char* call) noexcept;
 
     const std::size_t capacity_;

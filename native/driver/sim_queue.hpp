@@ -59,11 +59,12 @@ using SimOperation = std::variant<SimWork, SimRecord, SimWait, SimGraphRun>;
 
 struct SimStream {
     int priority = 0;
-    std::mutex running;                   // immediate mode: held by the operation that runs
-    std::deque<SimOperation> queue;       // interleaved mode
-    std::uint32_t eagerness = 0;          // the scheduler's present liking for it
-    std::shared_ptr<SimCapture> capture;  // under way here, or null
-    std::vector<int> tail;                // the captured nodes that the next one follows
+    std::shared_ptr<SimPartition> partition;  // null: all SMs
+    std::mutex running;                       // immediate mode: held by the operation that runs
+    std::deque<SimOperation> queue;           // interleaved mode
+    std::uint32_t eagerness = 0;              // the scheduler's present liking for it
+    std::shared_ptr<SimCapture> capture;      // under way here, or null
+    std::vector<int> tail;                    // the captured nodes that the next one follows
 };
 
 struct SimEvent {

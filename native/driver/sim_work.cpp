@@ -3,7 +3,24 @@
 #include <cstring>
 #include <new>
 
+#include "driver/sim_virtual_memory.hpp"
+
 namespace gpk {
+
+namespace {
+
+thread_local const SimPartition* running = nullptr;
+
+struct Running {
+    explicit Running(const SimPartition* partition) { running = partition; }
+    ~Running() { running = nullptr; }
+};
+
+}  // namespace
+
+std::span<const int> sim_running_groups() noexcept {
+    return running != nullptr ? std::span<const int>(running->groups) : std::span<const int>();
+}
 
 void SimWork::own_source() {
     if (bytes == 0) return;
@@ -15,8 +32,13 @@ void SimWork::own_source() {
 }
 
 void SimWork::run() const {
+    for (const SimTouch& touch : touches) virtual_memory->check_touch(touch);
     switch (kind) {
-        case Kind::kernel: twin(from, config); break;
+        case Kind::kernel: {
+            const Running here(partition.get());
+            twin(from, config);
+            break;
+        }
         case Kind::copy:
             if (bytes > 0) std::memmove(to, from, bytes);
             break;

@@ -4,10 +4,29 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "driver/driver.hpp"
 
 namespace gpk {
+
+class SimVirtualMemory;
+
+struct SimPartition {
+    std::vector<int> groups;
+    bool alive = true;
+};
+
+// The SM groups on which the kernel runs whose host twin asks; empty: on all, or no kernel runs here.
+std::span<const int> sim_running_groups() noexcept;
+
+// Virtual memory that a piece of work uses, and the newest map in it when the work was queued.
+struct SimTouch {
+    DevicePtr address;
+    std::size_t bytes;
+    std::uint64_t newest_map;
+};
 
 struct SimWork {
     enum class Kind : std::uint8_t { kernel, copy, fill };
@@ -20,6 +39,9 @@ struct SimWork {
     void* to = nullptr;
     std::size_t bytes = 0;  // at `to`, or of the parameters
     std::shared_ptr<const void> owned = nullptr;
+    std::shared_ptr<const SimPartition> partition = nullptr;
+    const SimVirtualMemory* virtual_memory = nullptr;  // checked for `touches`
+    std::vector<SimTouch> touches = {};
 
     static SimWork kernel(HostTwin twin, const LaunchConfig& config, const void* params, std::size_t bytes) {
         return {.kind = Kind::kernel, .config = config, .twin = twin, .from = params, .bytes = bytes};

@@ -40,6 +40,9 @@ struct Pretend {
     std::string params;
     int retained = 0, modules = 0, graphs = 0, execs = 0;
     int shared_opt_in = 0;
+    int virtual_memory = 1;
+    std::vector<unsigned> described;  // groups of the last descriptor
+    int partitions = 0;
 
     CUresult call(const char* name) {
         calls.emplace_back(name);
@@ -71,10 +74,11 @@ CudaApi pretend_api() {
     };
     api.cuDeviceGetAttribute = [](int* value, int which, CUdevice d) {
         const int sm = pretend->sms.at(static_cast<std::size_t>(d));
-        *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? sm / 10
-                 : which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? sm % 10
-                 : which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? 132
-                                                                         : 0;
+        *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR              ? sm / 10
+                 : which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR            ? sm % 10
+                 : which == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT                ? 132
+                 : which == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED ? pretend->virtual_memory
+                                                                                    : 0;
         return CUDA_SUCCESS;
     };
     api.cuDeviceGetPCIBusId = [](char* id, int, CUdevice) {
@@ -151,6 +155,84 @@ CudaApi pretend_api() {
             pretend->params.assign(static_cast<const char*>(extra[1]), *static_cast<std::size_t*>(extra[3]));
         }
         return CUDA_SUCCESS;
+    };
+    api.cuMemGetAllocationGranularity = [](std::size_t* n, const CUmemAllocationProp* prop, int option) {
+        EXPECT_EQ(prop->type, CU_MEM_ALLOCATION_TYPE_PINNED);
+        EXPECT_EQ(option, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+        return *n = 2u << 20, CUDA_SUCCESS;
+    };
+    api.cuMemAddressReserve = [](CUdeviceptr* p, std::size_t, std::size_t, CUdeviceptr, unsigned long long) {
+        ANSWER("reserve");
+        return *p = 4096, CUDA_SUCCESS;
+    };
+    api.cuMemAddressFree = [](CUdeviceptr, std::size_t) { return pretend->call("address_free"); };
+    api.cuMemCreate = [](CUmemGenericAllocationHandle* h, std::size_t, const CUmemAllocationProp* prop,
+                         unsigned long long) {
+        ANSWER("create");
+        EXPECT_EQ(prop->location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+        EXPECT_EQ(prop->location.id, 0);
+        return *h = 70, CUDA_SUCCESS;
+    };
+    api.cuMemRelease = [](CUmemGenericAllocationHandle h) {
+        EXPECT_EQ(h, 70u);
+        return pretend->call("release");
+    };
+    api.cuMemMap = [](CUdeviceptr at, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle h,
+                      unsigned long long flags) {
+        EXPECT_EQ(at, 4096u);
+        EXPECT_EQ(bytes, 2u << 20);
+        EXPECT_EQ(offset + flags, 0u);
+        EXPECT_EQ(h, 70u);
+        return pretend->call("map");
+    };
+    api.cuMemSetAccess = [](CUdeviceptr, std::size_t, const CUmemAccessDesc* desc, std::size_t count) {
+        EXPECT_EQ(desc->flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        EXPECT_EQ(desc->location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+        EXPECT_EQ(count, 1u);
+        return pretend->call("access");
+    };
+    api.cuMemUnmap = [](CUdeviceptr, std::size_t) { return pretend->call("unmap"); };
+    api.cuDeviceGetDevResource = [](CUdevice, CUdevResource* all, int type) {
+        ANSWER("resource");
+        return all->type = type, all->sm.smCount = 132, CUDA_SUCCESS;
+    };
+    // As an H100 splits: 16 groups of 8 SMs; each carries its number in the driver's own bytes.
+    api.cuDevSmResourceSplitByCount = [](CUdevResource* result, unsigned* groups, const CUdevResource* all,
+                                         CUdevResource*, unsigned flags, unsigned least) {
+        ANSWER("split");
+        EXPECT_EQ(all->sm.smCount, 132u);
+        EXPECT_EQ(flags, 0u);
+        EXPECT_EQ(least, 1u);
+        if (result == nullptr) return *groups = 16, CUDA_SUCCESS;
+        EXPECT_EQ(*groups, 16u);
+        for (unsigned i = 0; i < *groups; ++i) {
+            result[i].sm.smCount = 8;
+            result[i].internal_padding[0] = static_cast<unsigned char>(i);
+        }
+        return CUDA_SUCCESS;
+    };
+    api.cuDevResourceGenerateDesc = [](CUdevResourceDesc* desc, CUdevResource* groups, unsigned count) {
+        ANSWER("describe");
+        pretend->described.clear();
+        for (unsigned i = 0; i < count; ++i) pretend->described.push_back(groups[i].internal_padding[0]);
+        return *desc = fake<CUdevResourceDesc>(80), CUDA_SUCCESS;
+    };
+    api.cuGreenCtxCreate = [](CUgreenCtx* c, CUdevResourceDesc desc, CUdevice, unsigned flags) {
+        ANSWER("green");
+        EXPECT_EQ(desc, fake<CUdevResourceDesc>(80));
+        EXPECT_EQ(flags, CU_GREEN_CTX_DEFAULT_STREAM);
+        ++pretend->partitions;
+        return *c = fake<CUgreenCtx>(90), CUDA_SUCCESS;
+    };
+    api.cuGreenCtxDestroy = [](CUgreenCtx c) {
+        EXPECT_EQ(c, fake<CUgreenCtx>(90));
+        return --pretend->partitions, CUDA_SUCCESS;
+    };
+    api.cuGreenCtxStreamCreate = [](CUstream* s, CUgreenCtx c, unsigned flags, int priority) {
+        ANSWER("green_stream");
+        EXPECT_EQ(c, fake<CUgreenCtx>(90));
+        EXPECT_EQ(flags, CU_STREAM_NON_BLOCKING);
+        return *s = fake<CUstream>(static_cast<std::uintptr_t>(100 - priority)), CUDA_SUCCESS;
     };
     api.cuStreamBeginCapture_v2 = [](CUstream, int mode) {
         EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_RELAXED);
@@ -406,6 +488,77 @@ TEST_F(CudaDriverTest, WithoutGraphCallsOnlyGraphsAreRefused) {
     const std::string text = message(ErrorKind::unsupported, [&] { gpu->capture_begin(stream); });
     EXPECT_NE(text.find("without graph calls"), std::string::npos) << text;
     gpu->launch(stream, gpu->function(def), {}, nullptr, 0);
+}
+
+TEST_F(CudaDriverTest, VirtualMemory) {
+    const auto gpu = driver();
+    EXPECT_EQ(gpu->info().physical_granularity, 2u << 20);
+    const DevicePtr at = gpu->reserve_address(8 << 20);
+    const PhysicalHandle memory = gpu->physical_create(2 << 20);
+    gpu->map(at, memory, 2 << 20);
+    gpu->allow_access(at, 2 << 20);
+    gpu->unmap(at, 2 << 20);
+    gpu->physical_destroy(memory);
+    gpu->release_address(at, 8 << 20);
+    EXPECT_EQ(state.calls,
+              (std::vector<std::string>{"retain", "range", "resource", "split", "split", "reserve", "create",
+                                        "map", "access", "unmap", "release", "address_free"}));
+    state.failures["create"] = CUDA_ERROR_OUT_OF_MEMORY;
+    message(ErrorKind::memory, [&] { gpu->physical_create(2 << 20); });
+}
+
+TEST_F(CudaDriverTest, WithoutVirtualMemory) {
+    const auto lacks = [&] {
+        const auto gpu = driver();
+        EXPECT_EQ(gpu->info().physical_granularity, 0u);
+        message(ErrorKind::unsupported, [&] { gpu->reserve_address(2 << 20); });
+        message(ErrorKind::unsupported, [&] { gpu->physical_create(2 << 20); });
+        gpu->unmap(4096, 2 << 20);
+        gpu->release_address(4096, 2 << 20);
+    };
+    state.virtual_memory = 0;
+    lacks();
+    state.virtual_memory = 1;
+    api.cuMemUnmap = nullptr;
+    lacks();
+}
+
+TEST_F(CudaDriverTest, SmPartitions) {
+    const auto gpu = driver();
+    EXPECT_EQ(gpu->info().sm_groups, 16);
+    EXPECT_EQ(gpu->info().sm_group_size, 8);
+    const int groups[] = {3, 0, 15};
+    const SmPartitionHandle partition = gpu->sm_partition_create(groups);
+    EXPECT_EQ(state.described, (std::vector<unsigned>{3, 0, 15}));
+    EXPECT_EQ(gpu->stream_create(-2, partition), fake<StreamHandle>(102));
+    gpu->sm_partition_destroy(partition);
+    gpu->sm_partition_destroy(nullptr);
+    EXPECT_EQ(state.partitions, 0);
+    for (const std::vector<int>& bad : std::vector<std::vector<int>>{{}, {16}, {-1}, {1, 2, 1}}) {
+        message(ErrorKind::value, [&] { gpu->sm_partition_create(bad); });
+    }
+    for (const char* call : {"describe", "green"}) {
+        state.failures = {{call, CUDA_ERROR_OUT_OF_MEMORY}};
+        message(ErrorKind::memory, [&] { gpu->sm_partition_create(groups); });
+    }
+    EXPECT_EQ(state.partitions, 0);
+}
+
+TEST_F(CudaDriverTest, WithoutGreenContextsThereAreNoPartitions) {
+    const auto lacks = [&] {
+        const auto gpu = driver();
+        EXPECT_EQ(gpu->info().sm_groups, 0);
+        EXPECT_EQ(gpu->info().sm_group_size, 0);
+        const int groups[] = {0};
+        message(ErrorKind::unsupported, [&] { gpu->sm_partition_create(groups); });
+    };
+    for (const char* call : {"resource", "split"}) {
+        state.failures = {{call, 801}};
+        lacks();
+    }
+    state.failures.clear();
+    api.cuGreenCtxStreamCreate = nullptr;
+    lacks();
 }
 
 TEST_F(CudaDriverTest, AForkedChildGetsAnErrorNotACrash) {

@@ -525,7 +525,7 @@ TEST_P(SimDriverModes, TheNthCallFailsBeforeItDoesAnything) {
     EXPECT_EQ(counts.at("fill"), 2);
     EXPECT_EQ(counts.at("free"), 1);
     EXPECT_EQ(counts.at("launch"), 0);
-    EXPECT_EQ(counts.size(), 30u);
+    EXPECT_EQ(counts.size(), kSimCallCount);
     driver->set_faults({});
     EXPECT_EQ(driver->call_counts().at("allocate"), 0);
 }

@@ -77,15 +77,16 @@ void expect_kind(gpk::ErrorKind kind, Call&& call) {
 class TestDevice {
    public:
     explicit TestDevice(gpk::SimOptions options = {})
-        : TestDevice(gpk::make_sim_driver(
-              {.memory_bytes = options.memory_bytes != 0 ? options.memory_bytes : std::size_t{64} << 20,
-               .interleaved = options.interleaved,
-               .seed = options.seed})) {}
+        : TestDevice(gpk::make_sim_driver(with_memory(options))) {}
     ~TestDevice() { gpk::remove_device(device); }
     TestDevice(const TestDevice&) = delete;
     TestDevice& operator=(const TestDevice&) = delete;
 
    private:
+    static gpk::SimOptions with_memory(gpk::SimOptions options) {
+        if (options.memory_bytes == 0) options.memory_bytes = std::size_t{64} << 20;
+        return options;
+    }
     explicit TestDevice(std::unique_ptr<gpk::SimDriver> made)
         : driver(*made), device(gpk::add_device("sim:" + std::to_string(next_++), std::move(made))) {}
     inline static std::atomic<int> next_{0};
