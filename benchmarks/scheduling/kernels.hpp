@@ -50,7 +50,7 @@ struct VictimParams {
     std::int64_t offset;  // where this request begins to read, a multiple of 4
     std::int32_t rounds;
     std::int32_t steps;
-    std::int32_t loads;
+    std::int64_t loads;
 };
 // Eight chains of fused multiply-adds a thread.
 struct FmaParams {
@@ -87,6 +87,9 @@ struct Kernels {
 
     BenchKernel record_smid, victim, fma, stream_copy, fill_random, checksum, nothing;
 };
+
+// Compiles all of them for an architecture (10 * major + minor), which needs NVRTC and no GPU.
+void compile_kernels(int sm);
 
 inline constexpr std::uint32_t kVictimThreads = 1024;
 inline constexpr std::uint32_t kVictimSharedBytes = 120 << 10;  // over half an SM's: one block an SM

@@ -9,6 +9,7 @@
 #include "base/error.hpp"
 #include "driver/libraries.hpp"
 #include "harness.hpp"
+#include "kernels.hpp"
 
 namespace {
 
@@ -28,6 +29,7 @@ struct Arguments {
     std::vector<std::string> sections;  // empty: all
     int child = -1, children = 0;
     std::string meeting_folder;
+    int compile_for = 0;  // an architecture
     std::string problem;
 };
 
@@ -54,6 +56,8 @@ Arguments read(int count, char** values) {
             result.options.victim = values[++i];
         } else if (what == "--library-folders" && left >= 1) {
             result.options.folders = values[++i];
+        } else if (what == "--compile-for" && left >= 1) {
+            result.compile_for = std::atoi(values[++i]);
         } else if (what == "--smid-child" && left >= 3) {
             result.child = std::atoi(values[++i]);
             result.children = std::atoi(values[++i]);
@@ -88,6 +92,10 @@ int main(int count, char** values) {
     std::string current = "start";
     try {
         if (!options.folders.empty()) gpk::set_library_folders(split(options.folders, ':'));
+        if (arguments.compile_for != 0) {
+            bench::compile_kernels(arguments.compile_for);
+            return 0;
+        }
         if (options.device_name.empty()) options.device_name = gpk::current_device().name();
         if (arguments.child >= 0) {
             return bench::run_smid_child(options, arguments.child, arguments.children,

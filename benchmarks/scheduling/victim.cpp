@@ -24,7 +24,8 @@ constexpr int kSlots = 8;  // places in the data where requests begin, so that t
 
 struct VictimKind {
     const char* name;
-    std::int32_t loads, steps;  // of fused multiply-adds, for each load of 16 bytes
+    std::int64_t loads;
+    std::int32_t steps;  // of fused multiply-adds, for each load of 16 bytes
 };
 // On 64 SMs of an H100 mixed asks for about 0.7 TB/s, and memory for what half of its SMs can get.
 constexpr VictimKind kVictims[] = {{"compute", 0, 320}, {"mixed", 1, 320}, {"memory", 1, 16}};
@@ -77,7 +78,7 @@ class Victim {
                                {.flops = 2.0 * blocks_ * threads_ * rounds_ * kind_.steps, .bytes = bytes()});
         last_slot_ = slot;
     }
-    double bytes() const { return kind_.loads * 16.0 * blocks_ * threads_ * rounds_; }
+    double bytes() const { return static_cast<double>(kind_.loads) * 16.0 * blocks_ * threads_ * rounds_; }
     // Whether the latest request gave what it gave alone.
     bool right(gpk::Stream& stream) {
         return result(stream) == expected_[static_cast<std::size_t>(last_slot_)];

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import pygpukit as gp
 from pygpukit.benchmark import scheduling
 from pygpukit.benchmark._measure import Row
 from pygpukit.benchmark.copies import measure_copies
@@ -62,6 +63,15 @@ def test_native_sections(tmp_path):
     assert rows["hooks: driver's launch"]["value"] > 0
     assert rows["hooks: trace, added to no hook, no tenant"]["goal"] == "<= 300"
     assert rows["pool: allocate and release 1 MiB"]["value"] > 0
+
+
+@pytest.mark.skipif(not gp.is_nvrtc_available(), reason="needs NVRTC")
+def test_kernels_compile():
+    folders = ":".join(scheduling._site_packages())
+    command = [str(executable()), "--library-folders", folders, "--compile-for"]
+    for sm in ("80", "90"):
+        done = subprocess.run([*command, sm], capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout
 
 
 def test_a_failing_section_is_recorded(tmp_path):
