@@ -266,6 +266,7 @@ struct PartitionNow {
 void write_partitions(Text& text) {
     std::map<MeterLabels, PartitionNow> partitions;
     for (const auto& tenant : live_tenants()) {
+        if (tenant->shown() != tenant.get()) continue;
         const auto sms = tenant->sms();
         MeterLabels labels{sms != nullptr ? sms->device().name() : std::string(), tenant->name(),
                            std::string(to_string(tenant->qos()))};

@@ -58,13 +58,13 @@ void Meter::launch_took(std::int64_t ns) noexcept {
 Meter& meter_of(const Device& device, const Tenant* tenant) {
     MeterLabels labels{device.name(), {}, {}};
     if (tenant != nullptr) {
-        labels.partition = tenant->name();
+        if (const Tenant* shown = tenant->shown()) labels.partition = shown->name();
         labels.qos = to_string(tenant->qos());
     }
     Registry& all = registry();
     std::lock_guard lock(all.mutex);
     if (const auto known = all.meters.find(labels); known != all.meters.end()) return *known->second;
-    if (tenant != nullptr && all.meters.size() >= kMeterLimit) labels.partition = "(others)";
+    if (!labels.partition.empty() && all.meters.size() >= kMeterLimit) labels.partition = "(others)";
     auto& meter = all.meters[std::move(labels)];
     if (!meter) meter = std::make_unique<Meter>();
     return *meter;

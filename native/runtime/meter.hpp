@@ -106,7 +106,8 @@ class Meter {
     std::atomic<std::uint64_t> launch_ns_{0};
 };
 
-// What a meter's sums are labelled with. Without a tenant both of its are empty.
+// What a meter's sums are labelled with: the tenant that is shown, and the class of the tenant itself.
+// Without one both are empty.
 struct MeterLabels {
     std::string device, partition, qos;
     auto operator<=>(const MeterLabels&) const = default;

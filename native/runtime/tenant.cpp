@@ -53,6 +53,9 @@ Tenant::Tenant(TenantOptions options, std::shared_ptr<Tenant> parent)
     : name_(std::move(options.name)),
       parent_(std::move(parent)),
       id_(next_tenant_id.fetch_add(1, std::memory_order_relaxed)),
+      shown_(options.shown ? this
+             : parent_     ? parent_->shown()
+                           : nullptr),
       own_governor_(std::move(options.governor)),
       governor_(own_governor_ ? own_governor_.get()
                 : parent_     ? parent_->governor()

@@ -54,6 +54,9 @@ struct TenantOptions {
     int max_streams = 0;           // 0 for no limit
     std::shared_ptr<LaunchHook> governor = nullptr;
     std::shared_ptr<SmPartition> sms = nullptr;  // null: as the parent
+    // False for the many that live shortly, such as tasks: metrics and traces show what is theirs as the
+    // parent's, with their own class.
+    bool shown = true;
 };
 
 class Tenant {
@@ -68,6 +71,8 @@ class Tenant {
     QosClass qos() const noexcept { return qos_.load(std::memory_order_relaxed); }
     void set_qos(QosClass qos) noexcept { qos_.store(qos, std::memory_order_relaxed); }
     Tenant* parent() const noexcept { return parent_.get(); }
+    // The nearest, from this one on up, that metrics and traces show; null for none.
+    const Tenant* shown() const noexcept { return shown_; }
     // Its own or, without one, the nearest above it; null for none.
     LaunchHook* governor() const noexcept { return governor_; }
     // As the governor: its own or that of the nearest above it. set_sms() is for streams to come; whoever
@@ -106,6 +111,7 @@ class Tenant {
     const std::string name_;
     const std::shared_ptr<Tenant> parent_;
     const std::uint64_t id_;
+    const Tenant* const shown_;
     const std::shared_ptr<LaunchHook> own_governor_;
     LaunchHook* const governor_;
     std::atomic<QosClass> qos_;

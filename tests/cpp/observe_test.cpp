@@ -1,6 +1,7 @@
 // observe: listeners are told of spans, instants and levels; Meter: what is counted.
 #include "runtime/observe.hpp"
 
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -217,6 +218,26 @@ TEST(Meter, TenantsOfOneNameShareOneAndItsSumStaysAfterThem) {
     };
     EXPECT_EQ(count(), 2u);
     EXPECT_EQ(count(), 4u);
+}
+
+TEST(Meter, TenantsThatAreNotShownCountAsTheirParentWithTheirOwnClass) {
+    TestDevice target;
+    const auto parent = Tenant::create({.name = "parent", .qos = QosClass::guaranteed});
+    const auto task =
+        Tenant::create({.name = "task 7", .qos = QosClass::best_effort, .shown = false}, parent);
+    const auto orphan = Tenant::create({.name = "task 8", .shown = false});
+    EXPECT_EQ(task->shown(), parent.get());
+    EXPECT_EQ(orphan->shown(), nullptr);
+    meter_of(target.device, task.get()).add(Count::fills, 3);
+    meter_of(target.device, orphan.get()).add(Count::fills, 5);
+    std::map<MeterLabels, std::uint64_t> fills;
+    for (const auto& [labels, meter] : meters()) {
+        if (labels.device == target.device.name()) fills[labels] = (*meter)[Count::fills];
+    }
+    const std::string name = target.device.name();
+    EXPECT_EQ(fills.size(), 3u);  // with the device's default stream's
+    EXPECT_EQ((fills[{name, "parent", "best_effort"}]), 3u);
+    EXPECT_EQ((fills[{name, "", "burstable"}]), 5u);
 }
 
 TEST(Tenant, LiveOnesAreListed) {
