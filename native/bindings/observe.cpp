@@ -13,9 +13,10 @@ namespace gpk::python {
 namespace {
 
 // "all" is every device, also those opened later.
-TraceOptions read_options(nb::handle device, std::size_t max_events) {
+TraceOptions read_options(nb::handle device, std::size_t max_events, bool device_times) {
     const bool all = nb::isinstance<nb::str>(device) && nb::cast<std::string>(device) == "all";
-    return {.only = all ? nullptr : &read_device(device), .max_events = max_events};
+    return {
+        .only = all ? nullptr : &read_device(device), .max_events = max_events, .device_times = device_times};
 }
 
 nb::tuple to_tuple(const Dim3& dims) { return nb::make_tuple(dims.x, dims.y, dims.z); }
@@ -34,6 +35,10 @@ nb::dict to_dict(const TraceEntry& entry) {
     each["bytes"] = entry.cost.bytes;
     each["start_ns"] = entry.start_ns;
     each["end_ns"] = entry.end_ns;
+    if (entry.device_start_ns != 0) {
+        each["device_start_ns"] = entry.device_start_ns;
+        each["device_end_ns"] = entry.device_end_ns;
+    }
     return each;
 }
 
@@ -46,14 +51,16 @@ void bind_observe(nb::module_& m) {
                       "gp.trace(path) records into a file.")
         .def(
             "__init__",
-            [](Trace* self, DeviceArg device, std::size_t max_events) {
-                new (self) Trace(read_options(device, max_events));
+            [](Trace* self, DeviceArg device, std::size_t max_events, bool device_times) {
+                new (self) Trace(read_options(device, max_events, device_times));
             },
             nb::kw_only(), nb::arg("device").none() = nb::none(),
-            nb::arg("max_events") = std::size_t{1} << 20,
+            nb::arg("max_events") = std::size_t{1} << 20, nb::arg("device_times") = false,
             "device: None is the current one; 'all' is every device, also those opened later.\n"
             "max_events: what is kept, at most some 150 bytes each; later events are counted in "
-            "`dropped`.\n\n"
+            "`dropped`.\n"
+            "device_times: also when the device ran each piece of work, by events around it. That costs a\n"
+            "microsecond or two a launch and keeps kernels from overlapping; stop() waits for the device.\n\n"
             "Raises InvalidValueError for max_events of 0 or more than 2**32.")
         .def("stop", &Trace::stop, nb::call_guard<Unlocked>(), "Ends the recording; what was recorded stays.")
         .def(
@@ -79,11 +86,11 @@ void bind_observe(nb::module_& m) {
                 return out;
             },
             nb::sig("def entries(self, /) -> list[dict[str, typing.Any]]"),
-            "One dict a piece of work that was queued, in the order of the calls; times are the host's, "
-            "around "
-            "the call.")
+            "One dict a piece of work that was queued, in the order of the calls; start_ns and "
+            "end_ns are the host's, around the call; device_start_ns and device_end_ns, where they were "
+            "measured, the device's, on the same clock.")
         .def(
-            "__len__", [](Trace& t) { return t.event_count(); },
+            "__len__", [](Trace& t) { return t.event_count(); }, nb::call_guard<Unlocked>(),
             "What was recorded: work, waits, admissions, evictions and so on.")
         .def_prop_ro("dropped", &Trace::dropped, "Events beyond max_events.")
         .def(

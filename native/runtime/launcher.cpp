@@ -38,7 +38,7 @@ void Launcher::submit(const WorkRecord& work, Call&& call) {
 
 template <class Call>
 void Launcher::submit_asking(const WorkRecord& work, LaunchHook* governor, Call&& call) {
-    const observe::Span span(observe::Topic::work, work.name, *work.stream, &work);
+    observe::Span span(observe::Topic::work, work.name, *work.stream, &work);
     std::shared_ptr<const Hooks> hooks;
     if (hooked_.load(std::memory_order_acquire)) {
         std::lock_guard lock(hook_mutex_);
@@ -55,8 +55,10 @@ void Launcher::submit_asking(const WorkRecord& work, LaunchHook* governor, Call&
         for (; asked < count; ++asked) (*hooks)[asked]->before(work);
         if (governor != nullptr) governor->before(work);
         governed = governor != nullptr;
+        span.queueing();
         call(device_.driver(), work.stream->handle());
         queued = true;
+        span.queued();
     } catch (...) {
         tell();
         throw;

@@ -144,4 +144,10 @@ void Span::end() noexcept {
     }
 }
 
+void Span::tell_queueing(void (Listener::*what)(const Happening&) noexcept) noexcept {
+    for (const auto& each : *static_cast<const Listeners*>(open_->listeners.get())) {
+        ((*each).*what)(open_->happening);
+    }
+}
+
 }  // namespace gpk::observe

@@ -64,6 +64,10 @@ class Listener {
     // after the listener was removed.
     virtual void began(const Happening&) noexcept {}
     virtual void happened(const Happening& happening) noexcept = 0;
+    // Right before and after work is given to the driver, once hooks and governors have let it go. The second
+    // follows where the driver took it.
+    virtual void queueing(const Happening&) noexcept {}
+    virtual void queued(const Happening&) noexcept {}
 };
 
 void add_listener(std::shared_ptr<Listener> listener);
@@ -100,6 +104,12 @@ class Span {
     void bytes(double bytes) noexcept {
         if (open_) open_->happening.amount = bytes;
     }
+    void queueing() noexcept {
+        if (open_) tell_queueing(&Listener::queueing);
+    }
+    void queued() noexcept {
+        if (open_) tell_queueing(&Listener::queued);
+    }
     void detail(std::string_view text) {
         if (open_) open_->detail = text;
     }
@@ -113,6 +123,7 @@ class Span {
     };
     void begin(Topic topic, std::string_view name, const Who& who, const WorkRecord* work) noexcept;
     void end() noexcept;
+    void tell_queueing(void (Listener::*what)(const Happening&) noexcept) noexcept;
 
     std::optional<Open> open_;
 };

@@ -4,14 +4,18 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <new>
 #include <unordered_set>
+#include <utility>
 
 #include "base/clock.hpp"
 #include "base/error.hpp"
+#include "base/log.hpp"
 #include "base/platform.hpp"
 #include "runtime/device.hpp"
+#include "runtime/device_times.hpp"
 #include "runtime/stream.hpp"
 #include "runtime/trace_file.hpp"
 
@@ -76,6 +80,10 @@ struct Buffer {
     const std::string* device_name = nullptr;
     std::uint64_t tenant_id = 0;
     const std::string* tenant_name = nullptr;
+    // Of the piece of work that the thread is queueing; its own, without the lock.
+    DeviceTimes::Pair started;
+    std::shared_ptr<DeviceTimes> times;
+    std::uint64_t timed = 0;
 };
 
 // The buffers of this thread, by recorder.
@@ -91,15 +99,44 @@ class Trace::Recorder : public observe::Listener {
    public:
     explicit Recorder(const TraceOptions& options)
         : only_(options.only),
+          device_times_(options.device_times),
           id_(next_recorder_id.fetch_add(1)),
           chunks_left_(static_cast<std::int64_t>((options.max_events - 1) / kChunk + 1)) {}
+
+    void queueing(const observe::Happening& what) noexcept override {
+        const Stream* stream = what.who.stream;
+        if (!device_times_ || stream == nullptr || stream->capture() != nullptr) return;
+        if (only_ != nullptr && what.who.device != only_) return;
+        try {
+            const std::shared_ptr<Buffer> buffer = buffer_here();
+            if (!buffer) return;
+            buffer->times = times_of(stream->device());
+            if (buffer->times != nullptr) buffer->started = buffer->times->start(*stream);
+        } catch (const std::bad_alloc&) {
+            // Then it is not timed.
+        }
+    }
+    void queued(const observe::Happening& what) noexcept override {
+        if (!device_times_) return;
+        for (Mine& each : mine) {
+            if (each.recorder_id != id_ || each.buffer->times == nullptr) continue;
+            each.buffer->timed = each.buffer->times->end(std::move(each.buffer->started), *what.who.stream);
+        }
+    }
 
     void happened(const observe::Happening& what) noexcept override {
         if (only_ != nullptr && what.who.device != only_) return;
         try {
             const std::shared_ptr<Buffer>& buffer = buffer_here();
-            if (!buffer || buffer->closed.load(std::memory_order_relaxed))
-                return;  // do not wait for a reader
+            if (!buffer) return;
+            std::shared_ptr<DeviceTimes> times;
+            std::uint64_t timed = 0;
+            if (what.work != nullptr && device_times_) {
+                buffer->started = {};  // of work that the driver refused
+                times = std::exchange(buffer->times, nullptr);
+                timed = std::exchange(buffer->timed, 0);
+            }
+            if (buffer->closed.load(std::memory_order_relaxed)) return;  // and do not wait for a reader
             std::lock_guard lock(buffer->mutex);
             if (buffer->closed.load(std::memory_order_relaxed)) return;
             if (buffer->in_last == kChunk) {
@@ -111,7 +148,10 @@ class Trace::Recorder : public observe::Listener {
                 buffer->chunks.push_back(std::make_unique<Chunk>());
                 buffer->in_last = 0;
             }
-            fill((*buffer->chunks.back())[buffer->in_last], *buffer, what);
+            TraceEvent& event = (*buffer->chunks.back())[buffer->in_last];
+            fill(event, *buffer, what);
+            event.times = times.get();
+            event.timed = timed;
             ++buffer->in_last;
         } catch (const std::bad_alloc&) {
             dropped_.fetch_add(1, std::memory_order_relaxed);
@@ -119,8 +159,16 @@ class Trace::Recorder : public observe::Listener {
     }
 
     void close() noexcept {
-        for_each_buffer([](Buffer& buffer) { buffer.closed = true; });
         closed_ = true;
+        for_each_buffer([](Buffer& buffer) { buffer.closed = true; });
+        std::vector<std::shared_ptr<DeviceTimes>> timed;
+        {
+            std::lock_guard lock(mutex_);
+            for (const auto& [device, times] : times_) {
+                if (times) timed.push_back(times);
+            }
+        }
+        for (const auto& each : timed) each->finish();
     }
     // Threads keep their buffer until they next look for one: what is in it goes now.
     void release() noexcept {
@@ -131,6 +179,9 @@ class Trace::Recorder : public observe::Listener {
             buffer.in_last = kChunk;
             buffer.texts.clear();
         });
+        decltype(times_) times;  // events go now, too: threads keep the recorder itself for as long
+        std::lock_guard lock(mutex_);
+        times.swap(times_);
     }
 
     // Calls with pointers to all events and the threads' names, while no thread writes.
@@ -145,7 +196,15 @@ class Trace::Recorder : public observe::Listener {
             threads.push_back(buffer->thread_name);
             for (const auto& chunk : buffer->chunks) {
                 const std::size_t count = chunk == buffer->chunks.back() ? buffer->in_last : kChunk;
-                for (std::size_t i = 0; i < count; ++i) events.push_back(&(*chunk)[i]);
+                for (std::size_t i = 0; i < count; ++i) {
+                    TraceEvent& event = (*chunk)[i];
+                    if (event.timed != 0) {
+                        const DeviceTimes::Times ran = (*event.times)[event.timed];
+                        event.device_start_ns = ran.start_ns;
+                        event.device_end_ns = ran.end_ns;
+                    }
+                    events.push_back(&event);
+                }
             }
         }
         call(events, threads);
@@ -178,8 +237,32 @@ class Trace::Recorder : public observe::Listener {
         return mine.emplace_back(Mine{id_, std::move(made)}).buffer;
     }
 
+    // Null where the device's clock cannot be read.
+    std::shared_ptr<DeviceTimes> times_of(Device& device) {
+        std::string failed;
+        std::shared_ptr<DeviceTimes> times;
+        {
+            std::lock_guard lock(mutex_);
+            if (closed_.load()) return nullptr;
+            const auto [found, added] = times_.try_emplace(device.slot());
+            try {
+                if (added) found->second = std::make_shared<DeviceTimes>(device);
+            } catch (const Error& failure) {
+                failed = failure.what();
+            }
+            times = found->second;
+        }
+        // Without the lock: the logger may wait for Python's, whose holder may wait for this one.
+        if (!failed.empty()) {
+            log(LogLevel::warning, str("trace: no device times on ", device.name(), ": ", failed));
+        }
+        return times;
+    }
+
     static void fill(TraceEvent& event, Buffer& buffer, const observe::Happening& what) {
-        const auto& [device, tenant, stream] = what.who;
+        const Device* device = what.who.device;
+        const Stream* stream = what.who.stream;
+        const Tenant* tenant = what.who.tenant != nullptr ? what.who.tenant->shown() : nullptr;
         if (device != nullptr && (device != buffer.device || device->slot() != buffer.device_slot)) {
             buffer.device_name = buffer.texts.keep(device->name());
             buffer.device = device;
@@ -210,11 +293,13 @@ class Trace::Recorder : public observe::Listener {
     }
 
     const Device* const only_;
+    const bool device_times_;
     const std::uint64_t id_;
     std::atomic<std::int64_t> chunks_left_;
     std::atomic<std::uint64_t> dropped_{0};
     std::atomic<bool> closed_{false};
     mutable std::mutex mutex_;
+    std::map<int, std::shared_ptr<DeviceTimes>> times_;  // by the devices' slots
     std::vector<std::shared_ptr<Buffer>> buffers_;
 };
 
@@ -254,7 +339,7 @@ std::vector<TraceEntry> Trace::entries() const {
                          [](const auto* a, const auto* b) { return a->end_ns < b->end_ns; });
         for (const TraceEvent* each : events) {
             out.push_back({each->kind, *each->name, each->stream_id, each->config, each->cost, each->start_ns,
-                           each->end_ns});
+                           each->end_ns, each->device_start_ns, each->device_end_ns});
         }
     });
     return out;

@@ -15,6 +15,8 @@
 
 namespace gpk {
 
+class DeviceTimes;
+
 // A piece of work that reached a device.
 struct TraceEntry {
     WorkKind kind;
@@ -24,6 +26,8 @@ struct TraceEntry {
     Cost cost;
     std::int64_t start_ns;  // on the host's steady clock: when the launch was asked for
     std::int64_t end_ns;    // and when the call returned
+    // When the device ran it, where that was measured; else 0.
+    std::int64_t device_start_ns = 0, device_end_ns = 0;
 };
 
 // Anything that was told. Texts belong to the trace; null where there is none.
@@ -45,11 +49,17 @@ struct TraceEvent {
     double amount = 0;
     LaunchConfig config = {};
     Cost cost = {};
+    std::int64_t device_start_ns = 0, device_end_ns = 0;
+    DeviceTimes* times = nullptr;  // what has these two, by its number
+    std::uint64_t timed = 0;
 };
 
 struct TraceOptions {
     const Device* only = nullptr;                   // null: every device
     std::size_t max_events = std::size_t{1} << 20;  // later ones are counted and dropped
+    // Also when the device ran each piece of work, by events around it: a microsecond or two a launch, and no
+    // kernel begins while its predecessor ends. The devices outlive the trace.
+    bool device_times = false;
 };
 
 class Trace {
@@ -60,7 +70,7 @@ class Trace {
     ~Trace();
     Trace(const Trace&) = delete;
     Trace& operator=(const Trace&) = delete;
-    void stop() noexcept;
+    void stop() noexcept;  // with device times, waits for the work under way
 
     // The work that was queued, in the order in which the calls returned.
     std::vector<TraceEntry> entries() const;

@@ -95,12 +95,36 @@ class TraceWriter {
         json_.number(platform::process_id()).raw(",\"start_unix_ns\":\"").number(contents_.start_unix_ns);
         json_.raw("\",\"events\":").number(contents_.events.size());
         json_.raw(",\"dropped_events\":").number(contents_.dropped).raw("},\n\"traceEvents\":[");
-        for (const TraceEvent* event : contents_.events) write(*event);
+        for (const Item& item : in_time(contents_.events)) {
+            if (item.on_device) {
+                write_device(*item.event);
+            } else {
+                write(*item.event);
+            }
+        }
         json_.raw("\n]}\n");
         json_.flush();
     }
 
    private:
+    // A piece of work that the device timed is there twice: as the host queued it, and as the device ran it.
+    struct Item {
+        std::int64_t start_ns;
+        const TraceEvent* event;
+        bool on_device;
+    };
+    static std::vector<Item> in_time(const std::vector<const TraceEvent*>& events) {
+        std::vector<Item> items;
+        items.reserve(events.size());
+        for (const TraceEvent* each : events) {
+            items.push_back({each->start_ns, each, false});
+            if (each->device_start_ns != 0) items.push_back({each->device_start_ns, each, true});
+        }
+        std::stable_sort(items.begin(), items.end(),
+                         [](const Item& a, const Item& b) { return a.start_ns < b.start_ns; });
+        return items;
+    }
+
     void begin(std::string_view phase, int pid, int tid) {
         json_.raw(first_ ? "\n{\"ph\":\"" : ",\n{\"ph\":\"").raw(phase).raw("\",\"pid\":").number(pid);
         json_.raw(",\"tid\":").number(tid);
@@ -112,29 +136,32 @@ class TraceWriter {
     }
 
     // One process for each device and tenant; without a device, the host's.
-    int process(const TraceEvent& event) {
-        const std::string device = event.device != nullptr ? *event.device : std::string();
-        const auto [found, added] =
-            processes_.try_emplace({device, event.tenant_id}, static_cast<int>(processes_.size()) + 1);
+    int process(const TraceEvent& event, bool of_host) {
+        const std::string device = event.device != nullptr && !of_host ? *event.device : std::string();
+        const auto [found, added] = processes_.try_emplace({device, of_host ? 0 : event.tenant_id},
+                                                           static_cast<int>(processes_.size()) + 1);
         if (added) {
             std::string name = device.empty() ? "host" : device;
-            if (event.tenant != nullptr) {
+            if (event.tenant != nullptr && !of_host) {
                 name += str(": ", *event.tenant, " (", to_string(event.qos), ")");
             }
             name_it("process_name", found->second, 0, name);
         }
         return found->second;
     }
-    // Work lies with its stream, the rest with its topic.
-    int track(int pid, const TraceEvent& event) {
+    // Where something lies: work with its stream, the rest with its topic; what the host did of work that the
+    // device timed with the host's thread.
+    int track(int pid, const TraceEvent& event, bool of_host, std::int64_t start_ns, std::int64_t end_ns) {
         const bool on_stream = event.topic == observe::Topic::work && event.stream_id != 0;
-        Track& track =
-            tracks_[{pid, on_stream ? -1 : static_cast<int>(event.topic), on_stream ? event.stream_id : 0}];
+        const int kind = of_host ? -2 : on_stream ? -1 : static_cast<int>(event.topic);
+        Track& track = tracks_[{pid, kind, of_host ? event.thread : on_stream ? event.stream_id : 0}];
         if (track.name.empty()) {
-            track.name = on_stream ? str("stream ", event.stream_id) : std::string(to_string(event.topic));
+            track.name = of_host     ? contents_.threads[event.thread]
+                         : on_stream ? str("stream ", event.stream_id)
+                                     : std::string(to_string(event.topic));
         }
         auto lane = std::find_if(track.lanes.begin(), track.lanes.end(),
-                                 [&](const auto& each) { return each.second <= event.start_ns; });
+                                 [&](const auto& each) { return each.second <= start_ns; });
         if (lane == track.lanes.end()) {
             if (track.lanes.size() >= kMaxLanes) return track.lanes.back().first;
             lane = track.lanes.insert(lane, {++last_tid_, 0});
@@ -142,16 +169,22 @@ class TraceWriter {
             name_it("thread_name", pid, last_tid_,
                     number == 1 ? track.name : str(track.name, " (", number, ")"));
         }
-        lane->second = event.end_ns;
+        lane->second = end_ns;
         return lane->first;
     }
 
+    Json& time(std::string_view name, std::int64_t ns) {
+        return json_.raw(",\"").raw(name).raw("\":").microseconds(std::max<std::int64_t>(ns, 0));
+    }
+
     void write(const TraceEvent& event) {
-        const int pid = process(event);
         const bool span = event.form == observe::Form::span, level = event.form == observe::Form::level;
-        begin(span ? "X" : level ? "C" : "i", pid, level ? 0 : track(pid, event));
-        json_.raw(",\"ts\":").microseconds(std::max<std::int64_t>(event.start_ns - contents_.start_ns, 0));
-        if (span) json_.raw(",\"dur\":").microseconds(event.end_ns - event.start_ns);
+        const bool timed = event.device_start_ns != 0;
+        const int pid = process(event, timed);
+        const int tid = level ? 0 : track(pid, event, timed, event.start_ns, event.end_ns);
+        begin(span ? "X" : level ? "C" : "i", pid, tid);
+        time("ts", event.start_ns - contents_.start_ns);
+        if (span) time("dur", event.end_ns - event.start_ns);
         if (event.form == observe::Form::instant) json_.raw(",\"s\":\"t\"");
         json_.raw(",\"name\":").text(*event.name);
         if (level) {
@@ -165,7 +198,29 @@ class TraceWriter {
         if (event.detail != nullptr) json_.raw(",\"detail\":").text(*event.detail);
         if (event.failed) json_.raw(",\"failed\":true");
         json_.raw("}}");
+        if (timed) arrow("s", pid, tid, event, event.start_ns);
     }
+
+    void write_device(const TraceEvent& event) {
+        const int pid = process(event, false);
+        const int tid = track(pid, event, false, event.device_start_ns, event.device_end_ns);
+        begin("X", pid, tid);
+        time("ts", event.device_start_ns - contents_.start_ns);
+        time("dur", event.device_end_ns - event.device_start_ns);
+        json_.raw(",\"name\":").text(*event.name).raw(",\"cat\":\"device\",\"args\":{\"timed\":true");
+        write_work(event);
+        json_.raw("}}");
+        arrow("f\",\"bp\":\"e", pid, tid, event, event.device_start_ns);
+    }
+    // From where the host queued a piece of work to where the device ran it.
+    void arrow(std::string_view phase, int pid, int tid, const TraceEvent& event, std::int64_t at_ns) {
+        begin(phase, pid, tid);
+        time("ts", at_ns - contents_.start_ns);
+        json_.raw(",\"name\":\"queued\",\"cat\":\"queued\",\"id\":")
+            .text(str(*event.device, "/", event.timed))
+            .raw("}");
+    }
+
     void write_work(const TraceEvent& event) {
         const auto dims = [this](std::string_view name, const Dim3& of) {
             json_.raw(",\"").raw(name).raw("\":[").number(of.x).raw(",").number(of.y).raw(",").number(of.z);
@@ -192,8 +247,6 @@ class TraceWriter {
 }  // namespace
 
 void write_trace(const std::string& path, TraceContents contents) {
-    std::stable_sort(contents.events.begin(), contents.events.end(),
-                     [](const auto* a, const auto* b) { return a->start_ns < b->start_ns; });
     platform::NewFile file("trace", path);
     Json json(file);
     TraceWriter(json, contents).write();

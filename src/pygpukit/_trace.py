@@ -12,9 +12,9 @@ from ._native import Device, Trace
 class TraceFile:
     """A recording under way: what `gp.trace` gives. `with` or `stop()` ends it and writes the file."""
 
-    def __init__(self, path: str, device: Device | str | None, max_events: int) -> None:
+    def __init__(self, path: str, device: Device | str | None, max_events: int, device_times: bool) -> None:
         self.path = path
-        self._trace = Trace(device=device, max_events=max_events)
+        self._trace = Trace(device=device, max_events=max_events, device_times=device_times)
         self._process = os.getpid()
         self._written = False
         # An empty trace now: a path that cannot be written is told before the work, not after it.
@@ -59,6 +59,7 @@ def trace(
     *,
     device: Device | str | None = "all",
     max_events: int = 1 << 20,
+    device_times: bool = False,
 ) -> TraceFile:
     """Records what devices do into a file for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
@@ -67,13 +68,16 @@ def trace(
 
     The recording begins at once and ends with the block, with stop(), or with the interpreter. The file has
     a process for each device and tenant, with a track for each stream and for waits, memory, transfers,
-    admission, pacing and tasks. Times are the host's, around each call.
+    admission, pacing and tasks. Times are the host's, around each call, unless device_times is set.
 
     path: a file to write; it is replaced at the end as a whole.
     device: "all", also those opened later, or one of them; None is the current one.
     max_events: what is kept in memory meanwhile, some 150 bytes each. Later events are counted: `dropped`,
         and `otherData.dropped_events` in the file.
+    device_times: also measure when the device ran each piece of work, by events around it. Work is then on
+        its stream's track as the device ran it, and an arrow leads there from the host's thread. It costs a
+        microsecond or two a launch, keeps kernels from overlapping, and stop() waits for the device.
 
     Raises FileFormatError, at once, for a path that cannot be written.
     """
-    return TraceFile(os.fspath(path), device, max_events)
+    return TraceFile(os.fspath(path), device, max_events, device_times)

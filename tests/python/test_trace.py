@@ -239,16 +239,16 @@ def check_schema(events):
     assert len({pid for pid, _ in processes}) == len(processes)
     last, ends = 0.0, {}
     for event in events:
-        assert event["ph"] in "MXiC"
+        assert event["ph"] in "MXiCsf"
         if event["ph"] == "M":
             continue
         assert (event["pid"], 0) in processes
         assert event["name"]
         assert event["ts"] >= last
         last = event["ts"]
-        if event["ph"] == "C":
+        if event["ph"] in "Csf":
             continue
-        assert event["cat"] in ("work", "wait", "pacing", "memory", "transfer", "admission", "task")
+        assert event["cat"] in ("device", "work", "wait", "pacing", "memory", "transfer", "admission", "task")
         track = event["pid"], event["tid"]
         assert track in threads
         if event["ph"] == "X":
@@ -284,6 +284,31 @@ def test_a_trace_file_tells_what_ran_where(tmp_path):
     assert names_of(events, "process_name")[work[0]["pid"], 0] == device
     assert names_of(events, "thread_name")[work[0]["pid"], work[0]["tid"]].startswith("stream ")
     assert os.listdir(tmp_path) == ["run.json"]
+
+
+def test_device_times_have_arrows_from_the_host(tmp_path):
+    x = gp.ones(1000)
+    with gp.trace(tmp_path / "run.json", device_times=True):
+        for _ in range(20):
+            x + x
+    _, events = recorded(tmp_path / "run.json")
+    check_schema(events)
+    on_device = [e for e in events if e["ph"] == "X" and e["cat"] == "device"]
+    on_host = [e for e in events if e["ph"] == "X" and e["cat"] == "work"]
+    assert len(on_device) == len(on_host) == 20
+    processes = names_of(events, "process_name")
+    assert {processes[e["pid"], 0] for e in on_device} == {str(gp.device())}
+    assert {processes[e["pid"], 0] for e in on_host} == {"host"}
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert len(starts) == len(ends) == 20
+    for device, host, key in zip(on_device, on_host, starts, strict=True):
+        assert (starts[key]["tid"], starts[key]["ts"]) == (host["tid"], host["ts"])
+        assert (ends[key]["tid"], ends[key]["ts"]) == (device["tid"], device["ts"])
+    with gp.Trace(device_times=True) as trace:
+        x + x
+    [entry] = trace.entries
+    assert 0 < entry["device_start_ns"] <= entry["device_end_ns"]
 
 
 def test_a_trace_ends_once_and_without_a_block(tmp_path):
