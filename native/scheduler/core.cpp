@@ -209,8 +209,8 @@ void SchedulerCore::tick() {
 std::int64_t SchedulerCore::next_time_ns() const {
     std::int64_t next = kNever;
     if (!deadlines_.empty()) next = deadlines_.begin()->first + 1;
-    // Those whose time has come were asked again since, or stand too far behind to be.
-    const auto timer = throttled_.upper_bound({clock_->now_ns(), static_cast<TaskId>(kNever)});
+    // Those whose time had come at the last asking were asked then, or stand too far behind to be.
+    const auto timer = throttled_.upper_bound({asked_ns_, static_cast<TaskId>(kNever)});
     if (timer != throttled_.end()) next = std::min(next, timer->first);
     return next;
 }
@@ -292,6 +292,7 @@ std::optional<TaskId> SchedulerCore::start_awaited() {
 }
 
 std::optional<TaskId> SchedulerCore::start_next() {
+    asked_ns_ = clock_->now_ns();
     tick();
     if (const auto awaited = start_awaited()) return awaited;
     const bool by_account = policy(config_.policy.kind).by_account;

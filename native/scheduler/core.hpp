@@ -134,6 +134,7 @@ class SchedulerCore {
     std::size_t waiting() const noexcept { return waiting_; }  // pending and queued
     std::size_t running() const noexcept { return running_; }
     bool is_shut_down() const noexcept { return shut_down_; }
+    std::size_t active(AccountId account) const { return turns_.at(account).active; }  // queued and running
     // The running time that an account was charged, over its weight.
     double charged(AccountId account) const { return turns_.at(account).charged; }
     double turn_now() const noexcept { return turn_now_; }  // the same of the account served last
@@ -185,6 +186,7 @@ class SchedulerCore {
     std::set<std::pair<std::int64_t, TaskId>> deadlines_;  // of tasks that have not started
     std::set<std::pair<std::int64_t, TaskId>> throttled_;  // until when
     std::vector<Transition> transitions_;
+    std::int64_t asked_ns_ = 0;  // when start_next() last asked for all
     TaskId next_id_ = 1;
     std::size_t waiting_ = 0, running_ = 0;
     bool shut_down_ = false;
