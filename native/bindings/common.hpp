@@ -29,6 +29,7 @@ void bind_jit(nb::module_& m);
 void bind_io(nb::module_& m);
 void bind_llm(nb::module_& m);
 void bind_observe(nb::module_& m);
+void bind_scheduler(nb::module_& m);
 void bind_benchmark(nb::module_& m);
 
 // A dtype as Python sees it: one object each, so `a.dtype is gp.float32` holds.

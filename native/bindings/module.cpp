@@ -16,5 +16,6 @@ NB_MODULE(_native, m) {
     bind_io(m);
     bind_llm(m);
     bind_observe(m);
+    bind_scheduler(m);
     bind_benchmark(m);
 }

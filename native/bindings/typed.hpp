@@ -9,6 +9,7 @@ struct DTypeArg : nanobind::handle {};
 struct DeviceArg : nanobind::handle {};
 struct StreamArg : nanobind::handle {};
 struct IntsArg : nanobind::handle {};
+struct BytesArg : nanobind::handle {};
 struct NumberArg : nanobind::handle {};
 struct OperandArg : nanobind::handle {};
 struct ArrayArg : nanobind::handle {};
@@ -34,6 +35,7 @@ GPK_TYPED_HANDLE(DTypeArg, "DType | str | type")
 GPK_TYPED_HANDLE(DeviceArg, "Device | str")
 GPK_TYPED_HANDLE(StreamArg, "Stream")
 GPK_TYPED_HANDLE(IntsArg, "int | collections.abc.Sequence[int]")
+GPK_TYPED_HANDLE(BytesArg, "int | str")
 GPK_TYPED_HANDLE(NumberArg, "float")
 GPK_TYPED_HANDLE(OperandArg, "Array | float")
 GPK_TYPED_HANDLE(ArrayArg, "Array")

@@ -19,6 +19,12 @@ from . import _native as _native
 from ._convert import asarray as asarray
 from ._convert import from_numpy as from_numpy
 from ._native import (
+    AdmissionController as AdmissionController,
+)
+from ._native import (
+    AdmissionDecision as AdmissionDecision,
+)
+from ._native import (
     Array as Array,
 )
 from ._native import (
@@ -59,6 +65,18 @@ from ._native import (
 )
 from ._native import (
     OutOfMemoryError as OutOfMemoryError,
+)
+from ._native import (
+    QosClass as QosClass,
+)
+from ._native import (
+    QosEvaluation as QosEvaluation,
+)
+from ._native import (
+    QosPolicyEvaluator as QosPolicyEvaluator,
+)
+from ._native import (
+    QosTaskMeta as QosTaskMeta,
 )
 from ._native import (
     Stream as Stream,
@@ -488,12 +506,14 @@ newaxis = None
 if TYPE_CHECKING:
     from . import io as io
     from . import llm as llm
+    from . import scheduler as scheduler
     from ._metrics import publish as publish
     from ._metrics import serve_metrics as serve_metrics
+    from .scheduler import Scheduler as Scheduler
 
 # Loaded at first use, so that `import pygpukit` stays fast.
-_SUBMODULES = ("io", "llm")
-_LAZY = {"publish": "_metrics", "serve_metrics": "_metrics"}
+_SUBMODULES = ("io", "llm", "scheduler")
+_LAZY = {"Scheduler": "scheduler", "publish": "_metrics", "serve_metrics": "_metrics"}
 
 
 def __getattr__(name: str) -> Any:
