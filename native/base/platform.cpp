@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -280,6 +281,103 @@ std::string runtime_folder(std::string* failed) {
         *failed = problem;
     }
     return {};
+}
+
+namespace {
+
+std::string first_line(const std::string& path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+// Field 22 of /proc/<pid>/stat, proc(5); the name in field 2 may hold anything. 0 for a process that is gone,
+// or that has ended and was not waited for.
+std::uint64_t start_of(int pid) {
+    const std::string line = first_line(str("/proc/", pid, "/stat"));
+    const auto name_end = line.rfind(')');
+    if (name_end == std::string::npos) return 0;
+    std::istringstream fields(line.substr(name_end + 1));
+    std::string field;
+    fields >> field;
+    if (field == "Z" || field == "X") return 0;
+    for (int i = 3; i < 22; ++i) fields >> field;
+    return std::strtoull(field.c_str(), nullptr, 10);
+}
+
+}  // namespace
+
+Process this_process() {
+    struct stat status{};
+    const bool known = stat("/proc/self/ns/pid", &status) == 0;
+    return {getpid(), start_of(getpid()), known ? std::uint64_t{status.st_ino} : 0};
+}
+
+bool is_alive(const Process& process) {
+    static const std::uint64_t space = this_process().space;
+    if (process.space != space) return true;
+    return process.pid > 0 && start_of(process.pid) == process.started;
+}
+
+std::string boot_id() { return first_line("/proc/sys/kernel/random/boot_id"); }
+
+namespace {
+
+[[noreturn]] void cannot_lock(const std::string& path, const std::string& why) {
+    throw error(ErrorKind::file, {.call = "lock",
+                                  .expected = "a file of this user alone",
+                                  .got = str("'", path, "' (", why, ")"),
+                                  .fix = "remove it, or set PYGPUKIT_RUNTIME_DIR to a private folder"});
+}
+
+}  // namespace
+
+LockedFile::LockedFile(const std::string& path) : path_(path) {
+    for (;;) {
+        file_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        if (file_ < 0) cannot_lock(path, std::strerror(errno));
+        struct stat status{}, named{};
+        const char* problem = nullptr;
+        if (fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) {
+            problem = "not a regular file";
+        } else if (status.st_uid != geteuid()) {
+            problem = "another user's";
+        } else if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+            problem = "others may write to it";
+        }
+        int code = 0;
+        while (problem == nullptr && (code = flock(file_, LOCK_EX)) != 0 && errno == EINTR) {
+        }
+        if (problem == nullptr && code != 0) problem = std::strerror(errno);
+        if (problem != nullptr) {
+            close(file_);
+            cannot_lock(path, problem);
+        }
+        // Somebody may have removed it between the two calls.
+        if (lstat(path.c_str(), &named) == 0 && named.st_ino == status.st_ino &&
+            named.st_dev == status.st_dev)
+            return;
+        close(file_);
+    }
+}
+
+// Unlocked by name: a child of a fork would keep the lock with its copy of the file.
+LockedFile::~LockedFile() {
+    flock(file_, LOCK_UN);
+    close(file_);
+}
+
+std::string LockedFile::read(std::size_t limit) const {
+    lseek(file_, 0, SEEK_SET);
+    return read_all(file_, limit).value_or("");
+}
+
+void LockedFile::write(std::string_view bytes) {
+    lseek(file_, 0, SEEK_SET);
+    if (!write_all(file_, bytes) || ftruncate(file_, static_cast<off_t>(bytes.size())) != 0) {
+        cannot_lock(path_, std::strerror(errno));
+    }
 }
 
 std::vector<FileEntry> file_entries(const std::string& folder) {

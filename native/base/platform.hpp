@@ -37,6 +37,37 @@ void make_private_folder(const std::string& path, std::string* unsafe, std::stri
 // $XDG_RUNTIME_DIR, in the cache folder or in /tmp. A link, another's folder, and one that others may write
 // to are refused: empty then, with the reason in *failed.
 std::string runtime_folder(std::string* failed);
+
+// A process that its number alone does not tell: numbers are used again.
+struct Process {
+    int pid = 0;
+    std::uint64_t started = 0;  // ticks since the system's start
+    std::uint64_t space = 0;    // of process numbers: containers have their own
+    friend bool operator==(const Process&, const Process&) = default;
+};
+Process this_process();
+// One of another container cannot be asked and counts as alive.
+bool is_alive(const Process& process);
+std::string boot_id();  // another one after each start of the system
+
+// A small file that processes take turns with. It is locked while this lives.
+class LockedFile {
+   public:
+    // Makes the file where there is none. Throws Error (file) for a link, another's file, one that others may
+    // write to, and where the disk refuses.
+    explicit LockedFile(const std::string& path);
+    ~LockedFile();
+    LockedFile(const LockedFile&) = delete;
+    LockedFile& operator=(const LockedFile&) = delete;
+
+    std::string read(std::size_t limit) const;  // its first `limit` bytes
+    void write(std::string_view bytes);         // instead of what is there
+
+   private:
+    std::string path_;
+    int file_ = -1;
+};
+
 // A new folder for this user alone, below the system's temporary folder; removed with all that is in it.
 class TemporaryFolder {
    public:

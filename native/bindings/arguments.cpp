@@ -1,6 +1,8 @@
 // Reading Python arguments.
 #include "bindings/common.hpp"
 
+#include "base/byte_size.hpp"
+
 #include <string_view>
 
 namespace gpk::python {
@@ -172,6 +174,23 @@ const Array& read_array(const char* call, const char* argument, nb::handle value
 
 const Array* read_out(const char* call, nb::handle value) {
     return value.is_none() ? nullptr : &read_array(call, "out", value);
+}
+
+std::size_t read_bytes(const char* call, const char* argument, nb::handle value) {
+    if (nb::isinstance<nb::str>(value)) return parse_byte_size(call, nb::cast<std::string>(value));
+    if (PyLong_Check(value.ptr()) && !PyBool_Check(value.ptr())) {
+        const std::size_t bytes = PyLong_AsSize_t(value.ptr());
+        if (!PyErr_Occurred()) return bytes;
+        PyErr_Clear();
+        throw error(ErrorKind::value, {.call = call,
+                                       .argument = argument,
+                                       .expected = "a number of bytes from 0 to 2**64 - 1",
+                                       .got = nb::cast<std::string>(nb::str(value))});
+    }
+    throw error(ErrorKind::type, {.call = call,
+                                  .argument = argument,
+                                  .expected = "bytes as an int, or a string such as '4GiB'",
+                                  .got = kind_of(value)});
 }
 
 }  // namespace gpk::python

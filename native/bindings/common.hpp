@@ -31,6 +31,7 @@ void bind_llm(nb::module_& m);
 void bind_observe(nb::module_& m);
 void bind_scheduler(nb::module_& m);
 void bind_benchmark(nb::module_& m);
+void bind_partition(nb::module_& m);
 
 // A dtype as Python sees it: one object each, so `a.dtype is gp.float32` holds.
 struct PyDType {
@@ -56,6 +57,8 @@ struct Number {
 std::optional<Number> read_number(nb::handle value);
 // The array as it is to promote with the number: converted where a NumPy scalar's dtype asks for it.
 Array promoted_for(const Array& array, const Number& number);
+// A number of bytes, or text such as "4GiB".
+std::size_t read_bytes(const char* call, const char* argument, nb::handle value);
 bool is_array(nb::handle value);
 std::string kind_of(nb::handle value);  // the name of its type, for messages
 
@@ -85,13 +88,23 @@ class Unlocked {
     PyThreadState* state_;
 };
 
-// Runs work without Python's lock where it computes on this thread: on the simulated device. A GPU's
-// launch returns at once, and giving the lock away would cost more than it takes.
+// Runs work without Python's lock where it computes on this thread: on the simulated device, and where it may
+// be kept waiting: by a tenant's governor. Else a GPU's launch returns at once, and giving the lock away
+// would cost more than it takes.
 template <class Work>
-auto run_on(Device& device, Work&& work) {
-    if (device.is_cuda()) return work();
+auto run_on(const Stream& stream, Work&& work) {
+    if (stream.device().is_cuda() && !stream.tenant()) return work();
     const Unlocked unlocked;
     return work();
 }
+template <class Work>
+auto run_on(Device& device, Work&& work) {
+    return run_on(*current_stream(device), std::forward<Work>(work));
+}
+
+// What `with` does: makes a stream current on this thread, until the end of the scope in which it is the
+// innermost of its kind. Throws Error (value), naming `call`, for the end of a scope that was not entered.
+void enter_scope(const std::shared_ptr<Stream>& stream);
+void leave_scope(const char* call, const std::shared_ptr<Stream>& stream);
 
 }  // namespace gpk::python

@@ -64,7 +64,7 @@ class PyKernel {
         pack(call, params);
         const std::shared_ptr<Stream> stream = read_stream(call.option(LaunchOption::stream), device());
         const LaunchConfig config = configure(call);
-        run_on(device(), [&] { launch(call, stream, config, params); });
+        run_on(*stream, [&] { launch(call, stream, config, params); });
     }
 
    private:

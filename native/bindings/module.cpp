@@ -18,4 +18,5 @@ NB_MODULE(_native, m) {
     bind_observe(m);
     bind_scheduler(m);
     bind_benchmark(m);
+    bind_partition(m);
 }

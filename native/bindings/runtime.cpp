@@ -31,29 +31,6 @@ struct Scope {
 };
 thread_local std::vector<Scope> scopes;
 
-void enter(const std::shared_ptr<Stream>& stream) { scopes.push_back({stream, set_current_stream(stream)}); }
-
-// Generators may leave their scopes in another order than they entered them: an inner one that stays leads
-// back to what was before this one.
-void leave(const char* call, const std::shared_ptr<Stream>& stream) {
-    const auto left = std::find_if(scopes.rbegin(), scopes.rend(),
-                                   [&](const Scope& scope) { return scope.stream == stream; });
-    if (left == scopes.rend()) {
-        throw error(ErrorKind::value, {.call = call,
-                                       .expected = "the end of a scope that this thread has entered",
-                                       .got = "that of none"});
-    }
-    const auto inner = std::find_if(left.base(), scopes.end(), [&](const Scope& scope) {
-        return &scope.stream->device() == &stream->device();
-    });
-    if (inner == scopes.end()) {
-        set_current_stream(std::move(left->previous));
-    } else {
-        inner->previous = std::move(left->previous);
-    }
-    scopes.erase(std::next(left).base());
-}
-
 nb::dict device_properties(Device& device) {
     const DeviceInfo& info = device.info();
     nb::dict out;
@@ -130,7 +107,9 @@ void bind_stream(nb::module_& m) {
         .def(
             "__init__",
             [](PyStream* self, int priority, DeviceArg device) {
-                new (self) PyStream{Stream::create(read_device(device), priority)};
+                Device& on = read_device(device);
+                const Unlocked unlocked;  // may wait for a partition that is being resized
+                new (self) PyStream{Stream::create(on, priority)};
             },
             nb::kw_only(), nb::arg("priority") = 0, nb::arg("device").none() = nb::none(),
             "priority: 0 is normal, smaller is more urgent; the device's range is in its properties.")
@@ -156,12 +135,12 @@ void bind_stream(nb::module_& m) {
         .def(
             "__enter__",
             [](nb::handle self) {
-                enter(nb::cast<PyStream&>(self).stream);
+                enter_scope(nb::cast<PyStream&>(self).stream);
                 return nb::borrow(self);
             },
             nb::sig("def __enter__(self) -> Stream"))
         .def(
-            "__exit__", [](PyStream& s, nb::args) { leave("Stream", s.stream); },
+            "__exit__", [](PyStream& s, nb::args) { leave_scope("Stream", s.stream); },
             nb::sig("def __exit__(self, *args: object) -> None"))
         .def(
             "__eq__",
@@ -200,7 +179,11 @@ void bind_graph(nb::module_& m) {
         "Arrays made inside live in the graph's own memory; each launch writes them anew.")
         .def(
             "__init__",
-            [](PyGraph* self, DeviceArg device) { new (self) PyGraph{Stream::create(read_device(device))}; },
+            [](PyGraph* self, DeviceArg device) {
+                Device& on = read_device(device);
+                const Unlocked unlocked;  // as for a stream
+                new (self) PyGraph{Stream::create(on)};
+            },
             nb::kw_only(), nb::arg("device").none() = nb::none())
         .def(
             "__enter__",
@@ -216,14 +199,14 @@ void bind_graph(nb::module_& m) {
                 const auto& outer = current_stream(g.stream->device());
                 if (outer->capture() == nullptr) g.stream->wait(*outer);
                 g.graph = Graph::begin(g.stream);
-                enter(g.stream);
+                enter_scope(g.stream);
                 return nb::borrow(self);
             },
             nb::sig("def __enter__(self) -> Graph"))
         .def(
             "__exit__",
             [](PyGraph& g, nb::handle type, nb::handle, nb::handle) {
-                leave("Graph", g.stream);
+                leave_scope("Graph", g.stream);
                 if (!g.graph) return;  // a further end of an abandoned capture
                 if (type.is_none()) {
                     g.graph->end();
@@ -285,6 +268,31 @@ void bind_memory(nb::module_& m) {
 }
 
 }  // namespace
+
+void enter_scope(const std::shared_ptr<Stream>& stream) {
+    scopes.push_back({stream, set_current_stream(stream)});
+}
+
+// Generators may leave their scopes in another order than they entered them: an inner one that stays leads
+// back to what was before this one.
+void leave_scope(const char* call, const std::shared_ptr<Stream>& stream) {
+    const auto left = std::find_if(scopes.rbegin(), scopes.rend(),
+                                   [&](const Scope& scope) { return scope.stream == stream; });
+    if (left == scopes.rend()) {
+        throw error(ErrorKind::value, {.call = call,
+                                       .expected = "the end of a scope that this thread has entered",
+                                       .got = "that of none"});
+    }
+    const auto inner = std::find_if(left.base(), scopes.end(), [&](const Scope& scope) {
+        return &scope.stream->device() == &stream->device();
+    });
+    if (inner == scopes.end()) {
+        set_current_stream(std::move(left->previous));
+    } else {
+        inner->previous = std::move(left->previous);
+    }
+    scopes.erase(std::next(left).base());
+}
 
 std::shared_ptr<Stream> read_stream(nb::handle value, Device& device) {
     if (value.is_none()) return current_stream(device);

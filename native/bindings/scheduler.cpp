@@ -10,7 +10,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/byte_size.hpp"
 #include "bindings/common.hpp"
 
 namespace gpk::python {
@@ -61,23 +60,6 @@ class Held {
 };
 
 // -- Reading arguments ----------------------------------------------------------------------------
-
-std::size_t read_bytes(const char* call, const char* argument, nb::handle value) {
-    if (nb::isinstance<nb::str>(value)) return parse_byte_size(call, nb::cast<std::string>(value));
-    if (PyLong_Check(value.ptr()) && !PyBool_Check(value.ptr())) {
-        const std::size_t bytes = PyLong_AsSize_t(value.ptr());
-        if (!PyErr_Occurred()) return bytes;
-        PyErr_Clear();
-        throw error(ErrorKind::value, {.call = call,
-                                       .argument = argument,
-                                       .expected = "a number of bytes from 0 to 2**64 - 1",
-                                       .got = nb::cast<std::string>(nb::str(value))});
-    }
-    throw error(ErrorKind::type, {.call = call,
-                                  .argument = argument,
-                                  .expected = "bytes as an int, or a string such as '4GiB'",
-                                  .got = kind_of(value)});
-}
 
 std::size_t read_bytes_or(const char* call, const char* argument, nb::handle value, std::size_t otherwise) {
     return value.is_none() ? otherwise : read_bytes(call, argument, value);

@@ -67,6 +67,18 @@ from ._native import (
     OutOfMemoryError as OutOfMemoryError,
 )
 from ._native import (
+    Partition as Partition,
+)
+from ._native import (
+    PartitionConfig as PartitionConfig,
+)
+from ._native import (
+    PartitionLimits as PartitionLimits,
+)
+from ._native import (
+    PartitionManager as PartitionManager,
+)
+from ._native import (
     QosClass as QosClass,
 )
 from ._native import (
@@ -377,6 +389,9 @@ from ._native import (
 )
 from ._native import (
     ones_like as ones_like,
+)
+from ._native import (
+    partition as partition,
 )
 from ._native import (
     power as power,

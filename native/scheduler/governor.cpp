@@ -1,0 +1,22 @@
+#include "scheduler/governor.hpp"
+
+#include "base/error.hpp"
+
+namespace gpk {
+
+PartitionGovernor::~PartitionGovernor() { ledger_->give_back(share_); }
+
+void PartitionGovernor::before(const WorkRecord& work) {
+    if (!gate.enter()) refuse_ended(std::string(work.name), name_);
+}
+
+void PartitionGovernor::after(const WorkRecord&, bool) noexcept { gate.leave(); }
+
+void refuse_ended(const std::string& call, const std::string& partition) {
+    throw error(ErrorKind::unsupported, {.call = call,
+                                         .expected = "a partition that is there",
+                                         .got = str("'", partition, "', which was destroyed"),
+                                         .fix = "run it outside, or in another partition"});
+}
+
+}  // namespace gpk
