@@ -1,9 +1,12 @@
 #include "driver/sim_driver.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <iterator>
 
 #include "base/byte_size.hpp"
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/parallel.hpp"
 #include "base/platform.hpp"
@@ -49,6 +52,21 @@ int multiprocessors_of(const SimOptions& options) {
     return (threads + kDefaultSmGroups - 1) / kDefaultSmGroups * kDefaultSmGroups;
 }
 
+void check_rates(const SimOptions& options) {
+    const SimRates& rates = options.rates;
+    const double all[] = {rates.flops, rates.bytes, rates.bytes_to_device, rates.bytes_to_host};
+    const bool sound = std::all_of(std::begin(all), std::end(all),
+                                   [](double rate) { return rate >= 0 && std::isfinite(rate); });
+    if (sound && rates.launch_ns >= 0 && !options.interleaved) return;
+    throw error(ErrorKind::value,
+                {.call = "SimDriver",
+                 .expected = "finite rates of 0 or more, and no interleaved mode beside a virtual clock",
+                 .got = options.interleaved ? "both modes" : "other rates"});
+}
+
+// What expect_cost said, for the next piece of work.
+thread_local SimCost expected_cost;
+
 void* host(DevicePtr pointer) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(pointer)); }
 
 }  // namespace
@@ -58,10 +76,8 @@ std::unique_ptr<SimDriver> make_sim_driver(const SimOptions& options) {
 }
 
 SimDriver::SimDriver(const SimOptions& options)
-    : interleaved_(options.interleaved),
-      memory_(memory_of(options), options.interleaved),
-      virtual_memory_(memory_, options.physical_granularity),
-      scheduler_(options.seed) {
+    : memory_(memory_of(options), options.interleaved),
+      virtual_memory_(memory_, options.physical_granularity) {
     info_.name = "CPU (simulated device)";
     info_.multiprocessors = multiprocessors_of(options);
     info_.physical_granularity = options.physical_granularity;
@@ -69,6 +85,12 @@ SimDriver::SimDriver(const SimOptions& options)
         options.sm_group_size == 0 ? info_.multiprocessors / kDefaultSmGroups : options.sm_group_size;
     info_.sm_groups = options.sm_partitions ? info_.multiprocessors / std::max(info_.sm_group_size, 1) : 0;
     if (info_.sm_groups == 0) info_.sm_group_size = 0;
+    if (options.clock) {
+        check_rates(options);
+        queue_ = std::make_unique<SimTimeline>(options.clock, options.rates, info_.sm_groups);
+    } else if (options.interleaved) {
+        queue_ = std::make_unique<SimScheduler>(options.seed);
+    }
     info_.max_threads_per_block = kMaxBlockThreads;
     info_.memory_bytes = memory_.capacity();
     info_.shared_bytes_per_block = kSharedBytes;
@@ -91,15 +113,15 @@ void SimDriver::submit(SimCall call, StreamHandle handle, SimWork work, bool kee
     Lock lock(mutex_);
     const auto stream = stream_of(name_of(call), handle);
     work.partition = stream->partition;
-    if (stream->capture || interleaved_) {
+    if (stream->capture || queue_ != nullptr) {
         note_touches(work, stream->capture != nullptr);
         if (keep_source) work.own_source();
         if (stream->capture) return stream->capture->add(name_of(call), *stream, std::move(work));
-        scheduler_.push(stream, std::move(work));
+        queue_->push(stream, std::move(work));
         if (!wait) return;
         const auto point = std::make_shared<SimPoint>();
-        scheduler_.push(stream, SimRecord{point});
-        return scheduler_.run_until(name_of(call), [&] { return point->reached; });
+        queue_->push(stream, SimRecord{point});
+        return queue_->run_until(name_of(call), [&] { return point->reached; });
     }
     lock.unlock();
     std::lock_guard turn(stream->running);
@@ -138,7 +160,8 @@ void SimDriver::copy_to_device(StreamHandle stream, DevicePtr to, const void* fr
     check_device_range("copy_to_device", to, bytes);
     const bool pinned = memory_.check_host_range("copy_to_device", from, bytes);
     if (!pinned) refuse_pageable("copy_to_device", stream);
-    submit(SimCall::copy_to_device, stream, SimWork::copy(host(to), from, bytes), !pinned, false);
+    submit(SimCall::copy_to_device, stream, SimWork::copy(SimWork::Engine::to_device, host(to), from, bytes),
+           !pinned, false);
 }
 
 void SimDriver::copy_to_host(StreamHandle stream, void* to, DevicePtr from, std::size_t bytes) {
@@ -147,7 +170,8 @@ void SimDriver::copy_to_host(StreamHandle stream, void* to, DevicePtr from, std:
     check_device_range("copy_to_host", from, bytes);
     const bool pinned = memory_.check_host_range("copy_to_host", to, bytes);
     if (!pinned) refuse_pageable("copy_to_host", stream);
-    submit(SimCall::copy_to_host, stream, SimWork::copy(to, host(from), bytes), false, !pinned);
+    submit(SimCall::copy_to_host, stream, SimWork::copy(SimWork::Engine::to_host, to, host(from), bytes),
+           false, !pinned);
 }
 
 void SimDriver::refuse_pageable(const char* call, StreamHandle handle) {
@@ -161,7 +185,8 @@ void SimDriver::copy_on_device(StreamHandle stream, DevicePtr to, DevicePtr from
     if (bytes == 0) return;
     check_device_range("copy_on_device", to, bytes);
     check_device_range("copy_on_device", from, bytes);
-    submit(SimCall::copy_on_device, stream, SimWork::copy(host(to), host(from), bytes), false, false);
+    submit(SimCall::copy_on_device, stream, SimWork::copy(SimWork::Engine::sms, host(to), host(from), bytes),
+           false, false);
 }
 
 void SimDriver::fill(StreamHandle stream, DevicePtr to, std::uint8_t value, std::size_t bytes) {
@@ -229,12 +254,24 @@ void SimDriver::check_launch(const Function& function, const LaunchConfig& confi
 
 void SimDriver::launch(StreamHandle stream, FunctionHandle handle, const LaunchConfig& config,
                        const void* params, std::size_t params_bytes) {
+    const SimCost cost = std::exchange(expected_cost, {});
     calls_.enter(SimCall::launch);
     if (handle == nullptr) throw sim_error("launch", sim_code::kInvalidHandle, "no function");
     const auto& function = *reinterpret_cast<const Function*>(handle);
     check_launch(function, config, params_bytes);
-    submit(SimCall::launch, stream, SimWork::kernel(function.twin, config, params, params_bytes), true,
-           false);
+    SimWork work = SimWork::kernel(function.twin, config, params, params_bytes);
+    work.cost = cost;
+    submit(SimCall::launch, stream, std::move(work), true, false);
+}
+
+void SimDriver::expect_cost(const SimCost& cost) noexcept { expected_cost = cost; }
+
+std::optional<std::int64_t> SimDriver::next_end_ns() {
+    Lock lock(mutex_);
+    auto* const timeline = dynamic_cast<SimTimeline*>(queue_.get());
+    if (timeline == nullptr) return std::nullopt;
+    timeline->run_some();
+    return timeline->next_end_ns();
 }
 
 // -- Waiting -------------------------------------------------------------------------------------------
@@ -251,8 +288,8 @@ void SimDriver::refuse_captures(const char* call) {
 
 void SimDriver::drain() {
     Lock lock(mutex_);
-    if (interleaved_) {
-        if (!scheduler_.drain()) log(LogLevel::warning, "free: the device's queued work is in a deadlock");
+    if (queue_) {
+        if (!queue_->drain()) log(LogLevel::warning, "free: the device's queued work is in a deadlock");
         return;
     }
     std::vector<std::shared_ptr<SimStream>> streams;
@@ -265,7 +302,7 @@ void SimDriver::synchronize() {
     calls_.enter(SimCall::synchronize);
     Lock lock(mutex_);
     refuse_captures("synchronize");
-    if (interleaved_) return scheduler_.run_until("synchronize", [this] { return scheduler_.idle(); });
+    if (queue_) return queue_->run_until("synchronize", [this] { return queue_->idle(); });
     lock.unlock();
     drain();
 }
@@ -301,8 +338,8 @@ void SimDriver::stream_synchronize(StreamHandle handle) {
     Lock lock(mutex_);
     const auto stream = stream_of("stream_synchronize", handle);
     if (stream->capture) stream->capture->refuse("stream_synchronize", "the stream is capturing");
-    if (interleaved_) {
-        return scheduler_.run_until("stream_synchronize", [&] { return stream->queue.empty(); });
+    if (queue_) {
+        return queue_->run_until("stream_synchronize", [&] { return stream->queue.empty(); });
     }
     lock.unlock();
     std::lock_guard turn(stream->running);
@@ -313,8 +350,8 @@ bool SimDriver::stream_query(StreamHandle handle) {
     Lock lock(mutex_);
     const auto stream = stream_of("stream_query", handle);
     if (stream->capture) stream->capture->refuse("stream_query", "the stream is capturing");
-    if (interleaved_) {
-        scheduler_.run_some();
+    if (queue_) {
+        queue_->run_some();
         return stream->queue.empty();
     }
     lock.unlock();
@@ -328,7 +365,7 @@ void SimDriver::stream_wait_event(StreamHandle handle, EventHandle event_handle)
     const auto event = find("stream_wait_event", "event", event_handle, events_);
     if (stream->capture || event->capture) return SimCapture::wait("stream_wait_event", stream, *event);
     // In immediate mode what was recorded is done.
-    if (interleaved_ && event->point) scheduler_.push(stream, SimWait{event->point});
+    if (queue_ && event->point) queue_->push(stream, SimWait{event->point});
 }
 
 EventHandle SimDriver::event_create(bool timing) {
@@ -352,16 +389,16 @@ void SimDriver::event_record(EventHandle event_handle, StreamHandle handle) {
     const auto stream = stream_of("event_record", handle);
     if (stream->capture) return stream->capture->record("event_record", *event, *stream);
     const auto point = std::make_shared<SimPoint>();
-    if (!interleaved_) {
+    if (!queue_) {
         lock.unlock();
         std::lock_guard turn(stream->running);  // after what runs there now
         lock.lock();
-        *point = {.reached = true, .time = std::chrono::steady_clock::now()};
+        *point = {.reached = true, .time_ns = steady_clock().now_ns()};
     }
     event->point = point;
     event->capture = nullptr;
     event->nodes.clear();
-    if (interleaved_) scheduler_.push(stream, SimRecord{point});
+    if (queue_) queue_->push(stream, SimRecord{point});
 }
 
 bool SimDriver::event_query(EventHandle handle) {
@@ -369,7 +406,7 @@ bool SimDriver::event_query(EventHandle handle) {
     Lock lock(mutex_);
     const auto event = find("event_query", "event", handle, events_);
     if (event->capture) event->capture->refuse_event("event_query");
-    if (interleaved_) scheduler_.run_some();
+    if (queue_) queue_->run_some();
     return !event->point || event->point->reached;
 }
 
@@ -379,7 +416,7 @@ void SimDriver::event_synchronize(EventHandle handle) {
     const auto event = find("event_synchronize", "event", handle, events_);
     if (event->capture) event->capture->refuse_event("event_synchronize");
     const auto point = event->point;
-    if (interleaved_ && point) scheduler_.run_until("event_synchronize", [&] { return point->reached; });
+    if (queue_ && point) queue_->run_until("event_synchronize", [&] { return point->reached; });
 }
 
 float SimDriver::event_elapsed_ms(EventHandle start_handle, EventHandle end_handle) {
@@ -397,7 +434,7 @@ float SimDriver::event_elapsed_ms(EventHandle start_handle, EventHandle end_hand
             throw sim_error("event_elapsed_ms", sim_code::kNotReady, "the event was not reached yet");
         }
     }
-    return std::chrono::duration<float, std::milli>(end->point->time - start->point->time).count();
+    return static_cast<float>(static_cast<double>(end->point->time_ns - start->point->time_ns) * 1e-6);
 }
 
 // -- Graphs --------------------------------------------------------------------------------------------
@@ -420,11 +457,11 @@ void SimDriver::graph_launch(GraphHandle graph_handle, StreamHandle handle) {
     const auto graph = find("graph_launch", "graph", graph_handle, graphs_);
     const auto stream = stream_of("graph_launch", handle);
     if (stream->capture) return stream->capture->add("graph_launch", *stream, *graph);
-    if (interleaved_) {
-        if (graph->last_launch) scheduler_.push(stream, SimWait{graph->last_launch});
-        scheduler_.push(stream, SimGraphRun(graph));
+    if (queue_) {
+        if (graph->last_launch) queue_->push(stream, SimWait{graph->last_launch});
+        queue_->push(stream, SimGraphRun(graph));
         graph->last_launch = std::make_shared<SimPoint>();
-        return scheduler_.push(stream, SimRecord{graph->last_launch});
+        return queue_->push(stream, SimRecord{graph->last_launch});
     }
     lock.unlock();
     std::scoped_lock turn(graph->running, stream->running);

@@ -3,13 +3,15 @@
 //
 // Immediate mode (default): an operation runs on the calling thread before the call returns. Interleaved
 // mode: operations queue, and run when somebody waits, in an order that a seed picks among all that
-// streams and events allow; a missing wait then shows as a wrong result that the seed repeats.
+// streams and events allow; a missing wait then shows as a wrong result that the seed repeats. With a virtual
+// clock: operations take simulated time, which moves when somebody waits.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -20,6 +22,7 @@
 #include "driver/sim_capture.hpp"
 #include "driver/sim_memory.hpp"
 #include "driver/sim_queue.hpp"
+#include "driver/sim_timeline.hpp"
 #include "driver/sim_virtual_memory.hpp"
 
 namespace gpk {
@@ -36,6 +39,10 @@ struct SimOptions {
     int multiprocessors = 0;
     int sm_group_size = 0;
     bool sm_partitions = true;  // false: as a driver without green contexts
+    // Work takes the time that the rates give it, on this clock; see driver/sim_timeline.hpp. Not together
+    // with interleaved mode.
+    std::shared_ptr<VirtualClock> clock = nullptr;
+    SimRates rates = {};
 };
 
 class SimDriver final : public Driver {
@@ -100,6 +107,12 @@ class SimDriver final : public Driver {
     // Since the last set_faults, every method of Driver that is counted.
     std::map<std::string, int> call_counts() const { return calls_.counts(); }
 
+    // With a virtual clock: what the calling thread's next launch takes of the device. Without it, nothing
+    // but the launch's latency.
+    static void expect_cost(const SimCost& cost) noexcept;
+    // When the next piece of work ends if none is added; none where nothing runs, or without a virtual clock.
+    std::optional<std::int64_t> next_end_ns();
+
     std::size_t live_allocations() const { return memory_.live_allocations(); }
     std::size_t live_host_allocations() const { return memory_.live_host_allocations(); }
     std::size_t host_bytes() const { return memory_.host_bytes(); }  // pinned
@@ -137,12 +150,11 @@ class SimDriver final : public Driver {
     void refuse_captures(const char* call);                       // for what no capture under way allows
 
     DeviceInfo info_;
-    const bool interleaved_;
     SimMemory memory_;
     SimVirtualMemory virtual_memory_;
 
-    mutable std::mutex mutex_;  // over all below; never held while work runs in immediate mode
-    SimScheduler scheduler_;
+    mutable std::mutex mutex_;         // over all below; never held while work runs in immediate mode
+    std::unique_ptr<SimQueue> queue_;  // null in immediate mode
     std::unordered_map<StreamHandle, std::shared_ptr<SimStream>> streams_;
     std::unordered_map<SmPartitionHandle, std::shared_ptr<SimPartition>> partitions_;
     std::unordered_map<EventHandle, std::shared_ptr<SimEvent>> events_;

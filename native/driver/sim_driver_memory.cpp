@@ -43,8 +43,8 @@ void SimDriver::free_host(void* pointer) noexcept {
 
 // -- Virtual memory ------------------------------------------------------------------------------------
 
-// In interleaved mode, work runs under the lock: no map changes under a piece of work that runs.
-SimDriver::Lock SimDriver::between_work() const { return interleaved_ ? Lock(mutex_) : Lock(); }
+// Work that is queued runs under the lock: no map changes under a piece of work that runs.
+SimDriver::Lock SimDriver::between_work() const { return queue_ ? Lock(mutex_) : Lock(); }
 
 DevicePtr SimDriver::reserve_address(std::size_t bytes) {
     calls_.enter(SimCall::reserve_address);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "driver/sim_error.hpp"
 
 namespace gpk {
@@ -38,7 +39,7 @@ bool SimScheduler::may_run(const SimOperation& operation) {
     return wait == nullptr || wait->point->reached;
 }
 
-void SimScheduler::guard(const SimWork& work) {
+void SimQueue::guard(const SimWork& work) {
     try {
         work.run();
     } catch (...) {
@@ -50,7 +51,7 @@ bool SimScheduler::run(SimOperation& operation) {
     if (auto* work = std::get_if<SimWork>(&operation)) {
         guard(*work);
     } else if (auto* record = std::get_if<SimRecord>(&operation)) {
-        record->point->time = std::chrono::steady_clock::now();
+        record->point->time_ns = steady_clock().now_ns();
         record->point->reached = true;
     } else if (auto* launch = std::get_if<SimGraphRun>(&operation); launch != nullptr && launch->left > 0) {
         const std::size_t place = below(launch->ready.size());
@@ -92,16 +93,15 @@ bool SimScheduler::step() {
     return true;
 }
 
-void SimScheduler::run_until(const char* call, const std::function<bool()>& done) {
+void SimQueue::run_until(const char* call, const std::function<bool()>& done) {
     while (!done()) {
         if (step()) continue;
-        throw sim_error(call, sim_code::kUnknown,
-                        str("deadlock: none of the ", busy_.size(), " streams with work can go on"));
+        throw sim_error(call, sim_code::kUnknown, "deadlock: no stream that has work can go on");
     }
     if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-bool SimScheduler::drain() {
+bool SimQueue::drain() {
     while (step()) {
     }
     return idle();

@@ -28,10 +28,20 @@ struct SimTouch {
     std::uint64_t newest_map;
 };
 
+// What work takes of the device, on a virtual clock. Copy engines look at the bytes alone.
+struct SimCost {
+    double flops = 0;
+    double bytes = 0;  // read and written in device memory
+};
+
 struct SimWork {
     enum class Kind : std::uint8_t { kernel, copy, fill };
+    // What carries it out: the SMs, or a copy engine.
+    enum class Engine : std::uint8_t { sms, to_device, to_host };
 
     Kind kind = Kind::copy;
+    Engine engine = Engine::sms;
+    SimCost cost = {};
     std::uint8_t value = 0;    // fill
     LaunchConfig config = {};  // kernel
     HostTwin twin = nullptr;
@@ -46,11 +56,20 @@ struct SimWork {
     static SimWork kernel(HostTwin twin, const LaunchConfig& config, const void* params, std::size_t bytes) {
         return {.kind = Kind::kernel, .config = config, .twin = twin, .from = params, .bytes = bytes};
     }
-    static SimWork copy(void* to, const void* from, std::size_t bytes) {
-        return {.kind = Kind::copy, .from = from, .to = to, .bytes = bytes};
+    static SimWork copy(Engine engine, void* to, const void* from, std::size_t bytes) {
+        return {.kind = Kind::copy,
+                .engine = engine,
+                .cost = {.bytes = static_cast<double>(bytes) * (engine == Engine::sms ? 2 : 1)},
+                .from = from,
+                .to = to,
+                .bytes = bytes};
     }
     static SimWork fill(void* to, std::uint8_t value, std::size_t bytes) {
-        return {.kind = Kind::fill, .value = value, .to = to, .bytes = bytes};
+        return {.kind = Kind::fill,
+                .cost = {.bytes = static_cast<double>(bytes)},
+                .value = value,
+                .to = to,
+                .bytes = bytes};
     }
 
     // Takes a copy of what `from` points at, so that the work may run after its caller has gone on.

@@ -73,6 +73,15 @@ void expect_kind(gpk::ErrorKind kind, Call&& call) {
     }
 }
 
+// Tells a device on a virtual clock what each launch declares of itself.
+class DeclaredCosts final : public gpk::LaunchHook {
+   public:
+    void before(const gpk::WorkRecord& work) override {
+        gpk::SimDriver::expect_cost({.flops = work.cost.flops, .bytes = work.cost.bytes});
+    }
+    void after(const gpk::WorkRecord&, bool) noexcept override { gpk::SimDriver::expect_cost({}); }
+};
+
 // A simulated device for the length of a scope.
 class TestDevice {
    public:
