@@ -1,29 +1,25 @@
-// Two tenants, each confined to half of a device's SMs.
+// Who the benchmarks' work is done for.
 #pragma once
 
 #include <memory>
-#include <numeric>
-#include <vector>
+#include <utility>
 
 #include "runtime/device.hpp"
 #include "runtime/stream.hpp"
 #include "runtime/tenant.hpp"
+#include "scheduler/partition.hpp"
 
 namespace bench {
 
-// The `index`-th of `of` equal shares of the device's SM groups; null where it has none (the simulated device
-// may), which then runs without.
-inline std::shared_ptr<gpk::SmPartition> share_of_sms(gpk::Device& device, int index, int of) {
-    const int size = device.info().sm_groups / of;
-    if (size == 0 && !device.is_cuda()) return nullptr;
-    std::vector<int> groups(static_cast<std::size_t>(size));
-    std::iota(groups.begin(), groups.end(), index * size);
-    return std::make_shared<gpk::SmPartition>(device, groups);
+// Half of the device, as any user gets it: by the device's ledger, which other processes share.
+inline std::shared_ptr<gpk::Partition> half_of(gpk::Device& device, const char* name) {
+    return gpk::PartitionManager::of(device).create_anonymous(name, gpk::PartitionLimits().compute(0.5));
 }
 
-inline std::shared_ptr<gpk::Tenant> tenant_on(std::shared_ptr<gpk::SmPartition> sms, const char* name,
-                                              std::shared_ptr<gpk::LaunchHook> governor = nullptr) {
-    return gpk::Tenant::create({.name = name, .governor = std::move(governor), .sms = std::move(sms)});
+// A tenant with a governor of its own and no partition.
+inline std::shared_ptr<gpk::Tenant> tenant_with(const char* name,
+                                                std::shared_ptr<gpk::LaunchHook> governor = nullptr) {
+    return gpk::Tenant::create({.name = name, .governor = std::move(governor)});
 }
 
 }  // namespace bench

@@ -27,6 +27,7 @@ struct Options {
     bool quick = false;    // tiny sizes: whether everything runs, not how fast
     double seconds = 150;  // that a section may take before it cuts its rounds short
     std::string victim = "mixed";
+    double bandwidth = 0.7;  // share of the device's, for the paced neighbour
 
     // The size of a run, or the one with which it is only tried.
     template <class T>
@@ -92,6 +93,7 @@ void measure_smid(Section& section);
 void measure_victim(Section& section);
 void measure_hooks(Section& section);
 void measure_pool(Section& section);
+void measure_cycles(Section& section);
 // The second process of the audit: its lines are for the first one.
 int run_smid_child(const Options& options, int index, int of, const std::string& meeting_folder);
 

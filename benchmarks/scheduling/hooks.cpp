@@ -58,9 +58,9 @@ void measure_hooks(Section& section) {
     gpk::Device& device = section.device;
     const Kernels kernels(device);
     const auto plain = gpk::Stream::create_for(nullptr, device);
-    const auto with_tenant = gpk::Stream::create_for(tenant_on(nullptr, "tenant"), device);
+    const auto with_tenant = gpk::Stream::create_for(tenant_with("tenant"), device);
     const auto governed =
-        gpk::Stream::create_for(tenant_on(nullptr, "governed", std::make_shared<Permissive>()), device);
+        gpk::Stream::create_for(tenant_with("governed", std::make_shared<Permissive>()), device);
     const std::vector<Mode> modes = {
         {.name = "driver's launch", .stream = plain, .past_the_launcher = true, .beside = ""},
         {.name = "no hook, no tenant", .stream = plain, .goal_ns = 50, .beside = "driver's launch"},

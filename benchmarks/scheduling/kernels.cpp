@@ -103,7 +103,7 @@ const Params& as(const void* params) {
     return *static_cast<const Params*>(params);
 }
 
-// Nothing places blocks on the simulated device: all count for the first SM.
+// Nothing places blocks on the simulated device: the caller says for which SM all of them count.
 void record_smid_host(const void* params, const gpk::LaunchConfig& config) {
     const auto& p = as<RecordSmidParams>(params);
     const auto now = static_cast<std::uint64_t>(Section::now_ns());

@@ -18,10 +18,8 @@ struct Entry {
     void (*measure)(bench::Section&);
 };
 constexpr Entry kSections[] = {
-    {"smid", bench::measure_smid},
-    {"victim", bench::measure_victim},
-    {"hooks", bench::measure_hooks},
-    {"pool", bench::measure_pool},
+    {"smid", bench::measure_smid}, {"victim", bench::measure_victim}, {"hooks", bench::measure_hooks},
+    {"pool", bench::measure_pool}, {"cycles", bench::measure_cycles},
 };
 
 struct Arguments {
@@ -54,6 +52,8 @@ Arguments read(int count, char** values) {
             result.options.seconds = std::atof(values[++i]);
         } else if (what == "--victim" && left >= 1) {
             result.options.victim = values[++i];
+        } else if (what == "--bandwidth" && left >= 1) {
+            result.options.bandwidth = std::atof(values[++i]);
         } else if (what == "--library-folders" && left >= 1) {
             result.options.folders = values[++i];
         } else if (what == "--compile-for" && left >= 1) {
@@ -75,7 +75,8 @@ Arguments read(int count, char** values) {
 int usage(const std::string& problem) {
     std::fprintf(stderr,
                  "'%s' is not understood\nusage: pygpukit_benchmarks [--device NAME] [--quick] [--seconds N] "
-                 "[--victim compute|mixed|memory] [--library-folders A:B] [SECTION ...]\nsections:",
+                 "[--victim compute|mixed|memory] [--bandwidth SHARE] [--library-folders A:B] [SECTION "
+                 "...]\nsections:",
                  problem.c_str());
     for (const Entry& entry : kSections) std::fprintf(stderr, " %s", entry.name);
     std::fputc('\n', stderr);

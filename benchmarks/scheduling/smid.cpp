@@ -12,6 +12,7 @@
 
 #include "base/error.hpp"
 #include "base/platform.hpp"
+#include "driver/sim_driver.hpp"
 #include "halves.hpp"
 #include "harness.hpp"
 #include "kernels.hpp"
@@ -54,22 +55,28 @@ struct Audit {
 // A tenant's stream with its counts on the device.
 class Auditor {
    public:
-    Auditor(const Kernels& kernels, gpk::Device& device, std::shared_ptr<gpk::SmPartition> sms)
+    Auditor(const Kernels& kernels, gpk::Device& device)
         : kernels_(kernels),
-          multiprocessors_(sms ? sms->multiprocessors() : 1),
-          tenant_(tenant_on(std::move(sms), "audited")),
-          stream_(gpk::Stream::create_for(tenant_, device)),
+          partition_(half_of(device, "audited")),
+          stream_(gpk::Stream::create_for(partition_->tenant(), device)),
+          simulated_(dynamic_cast<gpk::SimDriver*>(&device.driver())),
           counts_(device, kMostSms * sizeof(std::uint64_t), stream_),
           span_(device, 2 * sizeof(std::uint64_t), stream_) {
         clear();
     }
     ~Auditor() { stream_->synchronize(); }
 
-    int multiprocessors() const { return multiprocessors_; }
+    int multiprocessors() const { return partition_->multiprocessors(); }
     void launch(std::uint32_t blocks) {
-        kernels_.record_smid.launch(*stream_, {.grid = {blocks}, .block = {kThreads}},
-                                    RecordSmidParams{counts_.as<std::uint64_t>(), span_.as<std::uint64_t>()});
-        expected_ += blocks;
+        if (simulated_ == nullptr) return launch_at(0, blocks);
+        // Host twins run on no SM: as many blocks on each that the stream may use.
+        const auto size = static_cast<std::uint32_t>(stream_->device().info().sm_group_size);
+        const std::vector<int> groups = simulated_->sm_groups_of(stream_->handle());
+        for (const int group : groups) {
+            for (std::uint32_t sm = 0; sm < size; ++sm) {
+                launch_at(static_cast<std::uint32_t>(group) * size + sm, blocks);
+            }
+        }
     }
     Audit take() {
         Audit audit;
@@ -86,6 +93,12 @@ class Auditor {
     }
 
    private:
+    void launch_at(std::uint32_t first_sm, std::uint32_t blocks) {
+        kernels_.record_smid.launch(
+            *stream_, {.grid = {blocks}, .block = {kThreads}},
+            RecordSmidParams{counts_.as<std::uint64_t>() + first_sm, span_.as<std::uint64_t>()});
+        expected_ += blocks;
+    }
     void clear() {
         gpk::Launcher& launcher = stream_->device().launcher();
         launcher.fill(*stream_, counts_.pointer(), 0, counts_.bytes());
@@ -95,9 +108,9 @@ class Auditor {
     }
 
     const Kernels& kernels_;
-    int multiprocessors_;
-    std::shared_ptr<gpk::Tenant> tenant_;
+    std::shared_ptr<gpk::Partition> partition_;
     std::shared_ptr<gpk::Stream> stream_;
+    gpk::SimDriver* simulated_;  // null on a GPU
     Memory counts_, span_;
     std::uint64_t expected_ = 0;
 };
@@ -140,10 +153,7 @@ void put_rows(const Section& section, const std::string& what, const std::array<
 
 void audit_partitions(const Section& section, const Kernels& kernels) {
     std::array<std::unique_ptr<Auditor>, 2> auditors;
-    for (int i = 0; i < 2; ++i) {
-        auditors[static_cast<std::size_t>(i)] =
-            std::make_unique<Auditor>(kernels, section.device, share_of_sms(section.device, i, 2));
-    }
+    for (auto& auditor : auditors) auditor = std::make_unique<Auditor>(kernels, section.device);
     const Plan plan = plan_of(section.options);
     std::array<Audit, 2> alone, both;
     for (std::size_t i = 0; i < 2; ++i) {
@@ -189,8 +199,9 @@ Audit read_audit(std::istream& in, const std::string& what, const std::string& a
 // Until all `of` processes have come.
 void meet(const std::string& folder, int index, int of) {
     namespace fs = std::filesystem;
+    fs::create_directories(folder);
     std::ofstream(gpk::str(folder, "/", index)).close();
-    for (int waited_ms = 0; waited_ms < 120'000; ++waited_ms) {
+    for (int waited_ms = 0; waited_ms < 30'000; ++waited_ms) {
         int here = 0;
         for (int i = 0; i < of; ++i) here += fs::exists(gpk::str(folder, "/", i)) ? 1 : 0;
         if (here == of) return;
@@ -211,7 +222,7 @@ void audit_processes(const Section& section) {
         if (!section.options.folders.empty()) {
             command += gpk::str(" --library-folders '", section.options.folders, "'");
         }
-        pipes[i] = popen((command + " 2>&1").c_str(), "r");
+        pipes[i] = popen(command.c_str(), "r");
     }
     std::array<Audit, 2> alone, both;
     std::array<int, 2> multiprocessors{};
@@ -239,13 +250,14 @@ void audit_processes(const Section& section) {
 int run_smid_child(const Options& options, int index, int of, const std::string& meeting_folder) {
     gpk::Device& device = gpk::device(options.device_name);
     const Kernels kernels(device);
-    Auditor auditor(kernels, device, share_of_sms(device, index, of));
+    Auditor auditor(kernels, device);
     const Plan plan = plan_of(options);
     auditor.launch(plan.blocks);
     const Audit alone = auditor.take();
     meet(meeting_folder, index, of);
     for (std::uint32_t n = 0; n < plan.launches; ++n) auditor.launch(plan.blocks);
     const Audit both = auditor.take();
+    meet(meeting_folder + "/done", index, of);  // its share is its own until the other has done
     std::ostringstream out;
     out << "multiprocessors " << auditor.multiprocessors() << '\n';
     write_audit(out, "alone", alone);

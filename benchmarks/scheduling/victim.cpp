@@ -159,7 +159,7 @@ void request(Victim& victim, gpk::Stream& stream, int count, double most_seconds
 
 // -- The neighbours ---------------------------------------------------------------------------------------
 
-// A kernel that is launched again and again from a thread of its own, two at a time in flight.
+// A kernel that is launched again and again from a thread of its own, several at a time in flight.
 class Neighbour {
    public:
     virtual ~Neighbour() = default;
@@ -215,28 +215,36 @@ class MemoryNeighbour final : public Neighbour {
    public:
     MemoryNeighbour(const Kernels& kernels, gpk::Device& device, const Options& options)
         : kernels_(kernels),
+          pieces_(options.sized<std::size_t>(8, 1)),
           from_(device, options.sized(std::size_t{512} << 20, std::size_t{1} << 16)),
           to_(device, from_.bytes()) {
         fill_random(kernels, *device.default_stream(), from_.pointer(), from_.bytes(), 2);
         expected_ = checksum(kernels, *device.default_stream(), from_.pointer(), from_.bytes());
     }
     const char* name() const override { return "memory-saturating neighbour"; }
+    // A piece of the buffer: long work would leave a protected neighbour no gaps.
     void launch(gpk::Stream& stream) override {
         constexpr std::int64_t kPerBlock = 4096;  // of 16 bytes
-        const auto count = static_cast<std::int64_t>(from_.bytes() / 16);
+        const auto count = static_cast<std::int64_t>(piece() / 16);
         const auto blocks = static_cast<std::uint32_t>((count + kPerBlock - 1) / kPerBlock);
-        kernels_.stream_copy.launch(stream, {.grid = {blocks}, .block = {256}},
-                                    StreamCopyParams{to_.as<void>(), from_.as<void>(), count, kPerBlock},
-                                    {.bytes = 2.0 * static_cast<double>(from_.bytes())});
+        const std::size_t offset = next_++ % pieces_ * piece();
+        kernels_.stream_copy.launch(
+            stream, {.grid = {blocks}, .block = {256}},
+            StreamCopyParams{to_.as<char>() + offset, from_.as<char>() + offset, count, kPerBlock},
+            {.bytes = work(stream)});
     }
-    double work(gpk::Stream&) const override { return 2.0 * static_cast<double>(from_.bytes()); }
+    double work(gpk::Stream&) const override { return 2.0 * static_cast<double>(piece()); }
     bool right(gpk::Stream& stream) override {
         return checksum(kernels_, stream, to_.pointer(), to_.bytes()) == expected_;
     }
 
    private:
+    std::size_t piece() const { return from_.bytes() / pieces_; }
+
     const Kernels& kernels_;
+    std::size_t pieces_;
     Memory from_, to_;
+    std::size_t next_ = 0;
     std::uint64_t expected_ = 0;
 };
 
@@ -276,7 +284,7 @@ class Running {
     }
     void run() {
         try {
-            std::array<std::unique_ptr<gpk::Event>, 2> in_flight;
+            std::array<std::unique_ptr<gpk::Event>, 4> in_flight;
             for (auto& event : in_flight) event = std::make_unique<gpk::Event>(stream_->device());
             for (std::size_t i = 0; !stop_; ++i) {
                 gpk::Event& event = *in_flight[i % in_flight.size()];
@@ -315,15 +323,13 @@ class Table {
    public:
     Table(const Section& section, const Kernels& kernels)
         : section_(section),
-          halves_{share_of_sms(section.device, 0, 2), share_of_sms(section.device, 1, 2)},
+          halves_{half_of(section.device, "victim"), half_of(section.device, "neighbour")},
           victim_(kernels, section.device, section.device.is_cuda() ? halves_[0]->multiprocessors() : 1,
                   section.options) {
         gpk::Device& device = section.device;
         const gpk::DeviceInfo& info = device.info();
-        const auto victim_tenant = tenant_on(halves_[0], "victim");
-        const auto neighbour_tenant = tenant_on(halves_[1], "neighbour");
+        const auto victim_tenant = halves_[0]->tenant(), neighbour_tenant = halves_[1]->tenant();
         for (const Setting& setting : kSettings) {
-            if (setting.paced) continue;
             streams_[setting.name] = {
                 gpk::Stream::create_for(setting.partitioned ? victim_tenant : nullptr, device,
                                         setting.priorities ? info.highest_priority : 0),
@@ -340,6 +346,7 @@ class Table {
         std::map<std::string, Result> results;
         for (int round = 0; round < rounds && !section_.out_of_time(); ++round) {
             double alone_rate = 0;
+            allow(kSettings[0]);
             {
                 Running running(neighbour, alone_stream);
                 alone_rate = running.rate_over(options.sized(0.15, 0.001));
@@ -349,7 +356,10 @@ class Table {
                 const auto streams = streams_.find(setting.name);
                 if (streams == streams_.end()) continue;
                 Result& result = results[setting.name];
-                run(neighbour, setting, streams->second, alone_rate, count, most_seconds, result);
+                allow(setting);
+                const bool reference = setting.partitioned && !setting.neighbour;  // held against nothing
+                run(neighbour, setting, streams->second, alone_rate, reference ? (count + 4) / 5 : count,
+                    most_seconds, result);
             }
         }
         put_rows(neighbour, results);
@@ -359,6 +369,24 @@ class Table {
     struct Streams {
         std::shared_ptr<gpk::Stream> victim, neighbour;
     };
+
+    // What the neighbour's partition is allowed.
+    void allow(const Setting& setting) {
+        auto limits = gpk::PartitionLimits().compute(0.5);
+        if (setting.paced) {
+            limits.bandwidth(section_.options.bandwidth).qos(gpk::QosClass::best_effort);
+        }
+        gpk::Partition& partition = *halves_[1];
+        if (partition.limits() == limits) return;
+        gpk::PartitionManager::of(section_.device).resize(partition, limits);
+        if (!setting.paced) return;
+        for (const gpk::Guarantee& each : partition.guarantees()) {
+            if (each.resource == "bandwidth") {
+                pacing_ = gpk::str("bandwidth ", section_.options.bandwidth, ", ", to_string(each.level),
+                                   ": ", each.mechanism, each.reason.empty() ? "" : "; ", each.reason);
+            }
+        }
+    }
 
     void run(Neighbour& neighbour, const Setting& setting, const Streams& streams, double alone_rate,
              int count, double most_seconds, Result& result) {
@@ -396,6 +424,7 @@ class Table {
                                 {"p50 on the device us", median(own.device_us)},
                                 {"p99 on the device us", quantile(own.device_us, 0.99)},
                                 {"requests", static_cast<double>(own.host_us.size())}}};
+            if (setting.paced) row.note = pacing_;
             if (setting.partitioned && setting.neighbour && (computes ? !setting.paced : setting.paced)) {
                 row.goal = at_most(computes ? 1.10 : 1.25);
                 row.goal_of = "its p99 alone";
@@ -418,9 +447,10 @@ class Table {
     }
 
     const Section& section_;
-    std::array<std::shared_ptr<gpk::SmPartition>, 2> halves_;
+    std::array<std::shared_ptr<gpk::Partition>, 2> halves_;
     Victim victim_;
     std::map<std::string, Streams> streams_;
+    std::string pacing_;  // what the partition says of it
 };
 
 }  // namespace

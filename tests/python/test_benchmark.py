@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-import pygpukit as gp
 from pygpukit.benchmark import scheduling
 from pygpukit.benchmark._measure import Row
 from pygpukit.benchmark.copies import measure_copies
@@ -54,24 +53,33 @@ def test_native_sections(tmp_path):
         audit = rows[f"smid: blocks outside their partition's SMs, {what}"]
         assert audit["goal"] == "<= 0"
         assert audit["value"] == 0
-        assert audit["figures"]["blocks"] == 1600
+        assert audit["figures"]["blocks"] > 0
+        assert rows[f"smid: SMs that both ran on, {what}"]["value"] == 0
+        assert rows[f"smid: SMs too many or too few, {what}"]["value"] == 0
     for neighbour in ("compute-bound", "memory-saturating"):
-        for setting in ("alone", "shared", "priorities only", "partitions only"):
+        for setting in ("alone", "shared", "priorities only", "partitions only", "partitions and pacing"):
             row = rows[f"victim: victim's p99, {setting}, {neighbour} neighbour"]
             assert row["figures"]["requests"] == 4
             assert 0 < row["figures"]["p50 us"] <= row["value"] <= row["figures"]["max us"]
     assert rows["hooks: driver's launch"]["value"] > 0
     assert rows["hooks: trace, added to no hook, no tenant"]["goal"] == "<= 300"
+    paced = rows["victim: victim's p99, partitions and pacing, memory-saturating neighbour"]
+    assert paced["goal"] == "its p99 alone <= 1.25"
+    assert "bandwidth 0.7" in paced["note"]
+    cycles = rows["cycles: bytes that did not come back, a partition made, used and destroyed"]
+    assert cycles["value"] == 0
+    assert cycles["figures"]["cycles"] == 3
     assert rows["pool: allocate and release 1 MiB"]["value"] > 0
 
 
-@pytest.mark.skipif(not gp.is_nvrtc_available(), reason="needs NVRTC")
-def test_kernels_compile():
+@pytest.mark.parametrize("sm", [80, 90])
+def test_kernels_compile(sm):
     folders = ":".join(scheduling._site_packages())
-    command = [str(executable()), "--library-folders", folders, "--compile-for"]
-    for sm in ("80", "90"):
-        done = subprocess.run([*command, sm], capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout
+    command = [str(executable()), "--library-folders", folders, "--compile-for", str(sm)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if "NVRTC JIT compiler not available" in done.stdout:
+        pytest.skip("needs NVRTC")
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_failing_section_is_recorded(tmp_path):

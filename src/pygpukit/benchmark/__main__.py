@@ -51,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     shared.add_argument("--seconds", type=float, default=150, help="that a section may take (default: 150)")
     shared.add_argument("--executable", type=Path, help="pygpukit_benchmarks, where it is not in build/")
     shared.add_argument("--victim", choices=("compute", "mixed", "memory"), help="the victim's kernel")
+    shared.add_argument("--bandwidth", type=float, metavar="SHARE", help="of the paced neighbour's partition")
     options = parser.parse_args(arguments)
     if not (options.overhead or options.decode or options.scheduling is not None):
         parser.error("nothing to measure: give --overhead, --decode MODEL or --scheduling")
@@ -90,7 +91,8 @@ def main(arguments: list[str] | None = None) -> int:
             quick=options.quick,
             seconds=options.seconds,
             executable=options.executable,
-            arguments=["--victim", options.victim] if options.victim else [],
+            arguments=(["--victim", options.victim] if options.victim else [])
+            + (["--bandwidth", str(options.bandwidth)] if options.bandwidth else []),
         )
         for section, what in measured:
             if isinstance(what, Row):
