@@ -136,7 +136,7 @@ step "thread sanitizer"
 cmake -S . -B build/tsan -G Ninja -DCMAKE_CXX_COMPILER="$(usable_clang)" -DCMAKE_BUILD_TYPE=Debug \
   -DCMAKE_CXX_FLAGS_DEBUG=-O1 -DPYGPUKIT_CUDA=OFF -DPYGPUKIT_SANITIZE=thread -DPYGPUKIT_BUILD_TESTS=ON >/dev/null
 cmake --build build/tsan --target pygpukit_tests -- --quiet
-shared='*Thread*:*Stream*:*Launcher*:*Trace*:*Tenant*:*Pool*:*Evict*:*Transfer*:*Schedul*:*Admission*:*Partition*'
+shared='*Thread*:*Stream*:*Launcher*:*Trace*:*Tenant*:*Pool*:*Evict*:*Transfer*:*Pinned*:*Schedul*:*Admission*:*Partition*'
 shared="$shared:*Pacing*:*Dispatch*:*Ledger*:*Metrics*:*Observe*:*Meter*"
 PYGPUKIT_TEST_DEVICE=cpu build/tsan/pygpukit_tests --gtest_brief=1 --gtest_filter="$shared"
 

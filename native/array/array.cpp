@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "array/array_transfer.hpp"
 #include "base/error.hpp"
+#include "memory/pinned.hpp"
 
 namespace gpk {
 
@@ -233,13 +235,23 @@ void refuse_in_capture(const char* call, const Stream& stream) {
 void Array::copy_from_host(const void* source) const {
     const auto& stream = current_stream(device());
     refuse_in_capture("from_numpy", *stream);
+    if (copies_by_transfer(device(), TransferKind::to_device, nbytes())) {
+        transfer_to_device(*this, source, {.waited_for = true})->get();
+        return;
+    }
     storage_->before_write(stream);
     device().launcher().copy_to_device(*stream, data(), source, nbytes());
+    // A pinned source may be read later than the call returns.
+    if (nbytes() > 0 && PinnedPool::of(device()).contains(source, nbytes())) stream->synchronize();
 }
 
 void Array::copy_to_host(void* target) const {
     const auto& stream = current_stream(device());
     refuse_in_capture("to_numpy", *stream);
+    if (copies_by_transfer(device(), TransferKind::to_host, nbytes())) {
+        transfer_to_host(*this, target, {.waited_for = true})->get();
+        return;
+    }
     storage_->before_read(stream);
     device().launcher().copy_to_host(*stream, target, data(), nbytes());
     stream->synchronize();

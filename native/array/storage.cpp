@@ -70,33 +70,80 @@ void Storage::note_in_graph(Graph& graph) {
     }
 }
 
+// The first use by another stream than the one this storage was made on.
+void Storage::note_maker() {
+    if (!users_.empty() || !block_.stream()) return;
+    users_.push_back(block_.stream());
+    writer_ = block_.stream();
+}
+
+void Storage::wait_for_deferred(std::unique_lock<std::mutex>& lock, bool write) {
+    for (;;) {
+        const auto next = std::find_if(deferred_.begin(), deferred_.end(), [&](const Deferred& each) {
+            return (write || each.write) && !each.transfer->queued();
+        });
+        if (next == deferred_.end()) return;
+        const auto transfer = next->transfer;
+        lock.unlock();
+        transfer->wait_queued();
+        lock.lock();
+    }
+}
+
 void Storage::order(const std::shared_ptr<Stream>& stream, bool write) {
     if (Graph* graph = stream->capture()) return note_in_graph(*graph);
-    std::lock_guard lock(mutex_);
-    if (users_.empty()) {
-        // The first stream that differs from the one this storage was made on, or the first of all.
-        if (const auto& first = block_.stream()) {
-            users_.push_back(first);
-            writer_ = first;
-        } else if (only_.load(std::memory_order_relaxed) == nullptr) {
-            users_.push_back(stream);
-            writer_ = stream;
-            only_.store(stream.get(), std::memory_order_release);
-            return;
-        }
+    std::unique_lock lock(mutex_);
+    wait_for_deferred(lock, write);
+    note_maker();
+    if (users_.empty() && deferred_.empty() && only_.load(std::memory_order_relaxed) == nullptr) {
+        // Borrowed memory, and the first stream of all.
+        users_.push_back(stream);
+        writer_ = stream;
+        only_.store(stream.get(), std::memory_order_release);
+        return;
     }
     only_.store(nullptr, std::memory_order_release);
+    for (const Deferred& each : deferred_) {
+        if (write || each.write) each.transfer->order_before(*stream);
+    }
     if (writer_ && writer_ != stream && !contains(readers_, stream)) stream->wait(*writer_);
     if (write) {
         for (const auto& reader : readers_) {
             if (reader != stream) stream->wait(*reader);
         }
         readers_.clear();
+        deferred_.clear();
         writer_ = stream;
-    } else if (!contains(readers_, stream)) {
-        readers_.push_back(stream);
+    } else {
+        if (!contains(readers_, stream)) readers_.push_back(stream);
+        std::erase_if(deferred_, [](const Deferred& each) {
+            return each.transfer->state() == TransferState::completed;
+        });
     }
     if (!contains(users_, stream)) users_.push_back(stream);
+}
+
+void Storage::defer(const std::shared_ptr<Transfer>& transfer, bool write) {
+    const std::lock_guard lock(mutex_);
+    note_maker();
+    std::erase_if(deferred_,
+                  [](const Deferred& each) { return each.transfer->state() == TransferState::completed; });
+    deferred_.reserve(deferred_.size() + 1);
+    if (writer_) transfer->follow(*writer_);
+    if (write) {
+        for (const auto& reader : readers_) transfer->follow(*reader);
+    }
+    for (const Deferred& each : deferred_) {
+        if (write || each.write) transfer->follow(each.transfer);
+    }
+    if (write) {
+        // Whoever waits for it waits for these as well.
+        readers_.clear();
+        deferred_.clear();
+        writer_ = nullptr;
+    }
+    deferred_.push_back({transfer, write});
+    only_.store(nullptr, std::memory_order_release);
 }
 
 }  // namespace gpk

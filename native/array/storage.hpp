@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "memory/pool.hpp"
+#include "memory/transfer.hpp"
 #include "runtime/graph.hpp"
 
 namespace gpk {
@@ -44,9 +45,21 @@ class Storage : public std::enable_shared_from_this<Storage> {
         }
     }
 
+    // A transfer of the engine's that reads or writes this storage, before it is submitted: it follows the
+    // uses that it must, and later uses wait for it.
+    void defer(const std::shared_ptr<Transfer>& transfer, bool write);
+
    private:
+    struct Deferred {
+        std::shared_ptr<Transfer> transfer;
+        bool write;
+    };
+
     void order(const std::shared_ptr<Stream>& stream, bool write);
     void note_in_graph(Graph& graph);
+    void note_maker();
+    // Blocks until the transfers that a use must wait for are queued, without the lock.
+    void wait_for_deferred(std::unique_lock<std::mutex>& lock, bool write);
 
     Device& device_;
     Block block_;
@@ -57,6 +70,7 @@ class Storage : public std::enable_shared_from_this<Storage> {
     std::vector<std::shared_ptr<Stream>> readers_;  // since the last write, each ordered behind it
     std::shared_ptr<Stream> writer_;                // of the last write
     std::vector<std::shared_ptr<Stream>> users_;    // ever
+    std::vector<Deferred> deferred_;                // transfers since the last write
 };
 
 }  // namespace gpk

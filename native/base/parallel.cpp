@@ -121,6 +121,8 @@ unsigned parallel_threads() {
     return threads;
 }
 
+void run_loops_alone() noexcept { inside_loop = true; }
+
 void parallel_for(std::int64_t count, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& body) {
     if (count <= 0) return;

@@ -13,6 +13,9 @@ namespace gpk {
 void parallel_for(std::int64_t count, std::int64_t grain,
                   const std::function<void(std::int64_t, std::int64_t)>& body);
 
+// From now on, loops of the calling thread run on it alone: it is one of several that do the same.
+void run_loops_alone() noexcept;
+
 // PYGPUKIT_NUM_THREADS, or the number of cores this process may use.
 unsigned parallel_threads();
 

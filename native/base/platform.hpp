@@ -28,6 +28,8 @@ std::vector<std::string> list_files(const std::string& folder, const std::string
 std::string user_cache_folder();  // $XDG_CACHE_HOME or ~/.cache
 
 std::size_t physical_memory_bytes();
+// Maps the pages of memory that is about to be written, which costs less than a fault on each. Only a hint.
+void populate(void* pointer, std::size_t bytes) noexcept;
 unsigned hardware_threads();  // those this process may run on
 
 // Makes a folder, and those above it, for this user alone. Returns why the result cannot be trusted

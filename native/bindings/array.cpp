@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "array/array_transfer.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/manipulation.hpp"
 #include "ops/reduce.hpp"
@@ -113,7 +114,12 @@ Array from_bytes(const ReadOnlyBytes& bytes, IntsArg shape, DTypeArg dtype, Devi
             ErrorKind::value,
             {.call = "from_numpy", .expected = str(array.nbytes(), " bytes"), .got = str(bytes.size())});
     }
-    run_on(target, [&] { array.copy_from_host(bytes.data()); });
+    if (array.nbytes() >= kTransferBytes) {
+        const Unlocked unlocked;  // other threads of ours do the copying
+        array.copy_from_host(bytes.data());
+    } else {
+        run_on(target, [&] { array.copy_from_host(bytes.data()); });
+    }
     return array;
 }
 

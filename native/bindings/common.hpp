@@ -30,6 +30,7 @@ void bind_io(nb::module_& m);
 void bind_llm(nb::module_& m);
 void bind_observe(nb::module_& m);
 void bind_scheduler(nb::module_& m);
+void bind_transfer(nb::module_& m);
 void bind_benchmark(nb::module_& m);
 void bind_partition(nb::module_& m);
 
@@ -87,6 +88,24 @@ class Unlocked {
    private:
     PyThreadState* state_;
 };
+
+// Runs `call` with Python's lock on a thread of ours, or not at all once the interpreter has ended.
+template <class Call>
+void with_python(Call&& call) noexcept {
+    if (!Py_IsInitialized()) return;
+    PyGILState_STATE state = PyGILState_UNLOCKED;
+    try {
+        state = PyGILState_Ensure();
+    } catch (const abi::__forced_unwind&) {
+        platform::wait_forever();
+    }
+    try {
+        call();
+    } catch (nb::python_error& failure) {
+        failure.discard_as_unraisable("a callback of PyGPUkit's");
+    }
+    PyGILState_Release(state);
+}
 
 // Runs work without Python's lock where it computes on this thread: on the simulated device, and where it may
 // be kept waiting: by a tenant's governor. Else a GPU's launch returns at once, and giving the lock away

@@ -17,6 +17,7 @@ NB_MODULE(_native, m) {
     bind_llm(m);
     bind_observe(m);
     bind_scheduler(m);
+    bind_transfer(m);
     bind_benchmark(m);
     bind_partition(m);
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "array/array_transfer.hpp"
 #include "base/error.hpp"
-#include "base/parallel.hpp"
 #include "io/dequantize.hpp"
 #include "runtime/stream.hpp"
 
@@ -13,6 +13,7 @@ namespace {
 
 // Conversion goes through a host buffer of about this size, however large the tensor.
 constexpr std::int64_t kStagingBytes = 16 << 20;
+constexpr std::int64_t kGrain = 4096;  // elements: whole blocks of every type
 
 void check_rows(const TensorView& tensor, std::span<const std::int64_t> rows) {
     const std::string what = str("load: tensor ", shown(tensor.name));
@@ -38,6 +39,24 @@ void check_rows(const TensorView& tensor, std::span<const std::int64_t> rows) {
     }
 }
 
+// Elements of the array from `first` on, as many as `out` has room for: in the tensor's order, or with its
+// rows as `rows` says.
+void convert_part(const TensorView& tensor, std::span<const std::int64_t> rows, std::int64_t first,
+                  DType target, std::span<std::byte> out) {
+    const auto item_bytes = static_cast<std::int64_t>(itemsize(target));
+    const std::int64_t end = first + static_cast<std::int64_t>(out.size()) / item_bytes;
+    if (rows.empty()) return convert(tensor, first, end - first, target, out);
+    const std::int64_t unit = tensor.size() / tensor.shape[0];
+    while (first < end) {
+        const std::int64_t row = first / unit, column = first % unit;
+        const std::int64_t count = std::min(unit - column, end - first);
+        convert(tensor, rows[static_cast<std::size_t>(row)] * unit + column, count, target,
+                out.first(static_cast<std::size_t>(count * item_bytes)));
+        out = out.subspan(static_cast<std::size_t>(count * item_bytes));
+        first += count;
+    }
+}
+
 }  // namespace
 
 void load_into(const Array& array, const TensorView& tensor, std::span<const std::int64_t> rows) {
@@ -58,42 +77,26 @@ void load_into(const Array& array, const TensorView& tensor, std::span<const std
                                              .fix = "load weights before the capture"});
     }
     if (array.size() == 0) return;
-    array.storage()->before_write(stream);
-    const auto upload = [&](std::int64_t first, std::span<const std::byte> bytes) {
-        device.launcher().copy_to_device(*stream,
-                                         array.data() + static_cast<DevicePtr>(first) * itemsize(target),
-                                         bytes.data(), bytes.size());
-    };
-
     const bool as_stored = target == tensor.dtype && !is_quantized(tensor.type) && target != DType::bool_;
-    if (as_stored && rows.empty()) {
-        upload(0, tensor.bytes);
+    if (as_stored && rows.empty()) return array.copy_from_host(tensor.bytes.data());
+    const std::int64_t grain = rows.empty() ? kGrain : info(tensor.type).block_elements;
+    const auto item_bytes = static_cast<std::int64_t>(itemsize(target));
+    const auto fill = [&](std::size_t offset, std::span<std::byte> out) {
+        convert_part(tensor, rows, static_cast<std::int64_t>(offset) / item_bytes, target, out);
+    };
+    if (copies_by_transfer(device, TransferKind::to_device, array.nbytes())) {
+        transfer_filled(array, static_cast<std::size_t>(grain * item_bytes), fill, {.waited_for = true})
+            ->get();
         return;
     }
-
-    // In pieces of whole rows, or of whole blocks where the order stays.
-    const std::int64_t unit =
-        rows.empty() ? std::min<std::int64_t>(array.size(), 4096) : array.size() / tensor.shape[0];
-    const std::int64_t units = (array.size() + unit - 1) / unit;
-    const auto item_bytes = static_cast<std::int64_t>(itemsize(target));
-    const std::int64_t piece = std::max<std::int64_t>(1, kStagingBytes / (unit * item_bytes));
-    std::vector<std::byte> staging(static_cast<std::size_t>(std::min(piece, units) * unit * item_bytes));
-    for (std::int64_t begin = 0; begin < units; begin += piece) {
-        const std::int64_t first = begin * unit;
-        const std::int64_t count = std::min(piece * unit, array.size() - first);
-        const auto bytes = std::span(staging).first(static_cast<std::size_t>(count * item_bytes));
-        if (rows.empty()) {
-            convert(tensor, first, count, target, bytes);
-        } else {
-            const auto row_bytes = static_cast<std::size_t>(unit * item_bytes);
-            parallel_for(count / unit, 1 + 65536 / unit, [&](std::int64_t from, std::int64_t to) {
-                for (std::int64_t row = from; row < to; ++row) {
-                    convert(tensor, rows[static_cast<std::size_t>(begin + row)] * unit, unit, target,
-                            bytes.subspan(static_cast<std::size_t>(row) * row_bytes, row_bytes));
-                }
-            });
-        }
-        upload(first, bytes);
+    array.storage()->before_write(stream);
+    const std::size_t piece =
+        static_cast<std::size_t>(kStagingBytes / (grain * item_bytes) * grain * item_bytes);
+    std::vector<std::byte> staging(std::min(piece, array.nbytes()));
+    for (std::size_t offset = 0; offset < array.nbytes(); offset += piece) {
+        const auto bytes = std::span(staging).first(std::min(piece, array.nbytes() - offset));
+        fill(offset, bytes);
+        device.launcher().copy_to_device(*stream, array.data() + offset, bytes.data(), bytes.size());
     }
 }
 

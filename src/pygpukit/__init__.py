@@ -521,13 +521,15 @@ newaxis = None
 if TYPE_CHECKING:
     from . import io as io
     from . import llm as llm
+    from . import memory as memory
     from . import scheduler as scheduler
+    from . import transfer as transfer
     from ._metrics import publish as publish
     from ._metrics import serve_metrics as serve_metrics
     from .scheduler import Scheduler as Scheduler
 
 # Loaded at first use, so that `import pygpukit` stays fast.
-_SUBMODULES = ("io", "llm", "scheduler")
+_SUBMODULES = ("io", "llm", "memory", "scheduler", "transfer")
 _LAZY = {"Scheduler": "scheduler", "publish": "_metrics", "serve_metrics": "_metrics"}
 
 

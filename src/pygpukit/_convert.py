@@ -28,10 +28,39 @@ def from_numpy(array: np.ndarray[Any, Any], device: _native.Device | str | None 
         )
     if array.dtype.hasobject:
         raise InvalidTypeError("from_numpy: argument 'array': expected numbers, got Python objects")
-    host = np.asarray(array, order="C")
-    if not host.dtype.isnative:
-        host = host.astype(host.dtype.newbyteorder("="))
+    host = _plain(array)
     return _native._from_bytes(host.reshape(-1).view(np.uint8), host.shape, host.dtype.name, device)
+
+
+def _plain(array: np.ndarray[Any, Any] | np.generic) -> np.ndarray[Any, Any]:
+    """The array itself, or a copy in row-major order and native byte order."""
+    import numpy as np
+
+    host = np.asarray(array, order="C")
+    return host if host.dtype.isnative else host.astype(host.dtype.newbyteorder("="))
+
+
+def host_array(call: str, obj: object, dtype: object = None) -> np.ndarray[Any, Any]:
+    """A NumPy array, a number or nested sequences as the array that arrays are made of.
+
+    dtype: what it is to become later; Python floats are float32 where it is None.
+    """
+    import numpy as np
+
+    from_python = not isinstance(obj, np.ndarray | np.generic)
+    if isinstance(obj, Array):
+        raise InvalidTypeError(f"{call}: argument 'obj': expected host data, got an array on {obj.device}")
+    try:
+        host = np.asarray(obj)
+    except ValueError as reason:
+        raise _native.InvalidValueError(f"{call}: argument 'obj': {reason}") from None
+    if host.dtype.hasobject:
+        raise InvalidTypeError(
+            f"{call}: argument 'obj': expected numbers in sequences of equal length, got {type(obj).__name__}"
+        )
+    if from_python and host.dtype == np.float64 and dtype is None:
+        host = host.astype(np.float32)
+    return _plain(host)
 
 
 def asarray(
@@ -47,8 +76,6 @@ def asarray(
     device: where to. Default: an array's own device, otherwise the current one.
     copy: True copies always, None only where needed; False raises InvalidValueError where a copy is needed.
     """
-    import numpy as np
-
     if isinstance(obj, Array):
         moved = obj if device is None else obj.to_device(device)
         result = moved if dtype is None else moved.astype(dtype, copy=False)
@@ -60,17 +87,5 @@ def asarray(
         raise _native.InvalidValueError(
             "asarray: a host object must be copied to the device, but copy=False forbids it"
         )
-    from_python = not isinstance(obj, np.ndarray | np.generic)
-    try:
-        host = np.asarray(obj)
-    except ValueError as reason:
-        raise _native.InvalidValueError(f"asarray: argument 'obj': {reason}") from None
-    if host.dtype == object:
-        raise InvalidTypeError(
-            f"asarray: argument 'obj': expected numbers in sequences of equal length, "
-            f"got {type(obj).__name__}"
-        )
-    if from_python and host.dtype == np.float64 and dtype is None:
-        host = host.astype(np.float32)
-    result = from_numpy(host, device)
+    result = from_numpy(host_array("asarray", obj, dtype), device)
     return result if dtype is None else result.astype(dtype, copy=False)
