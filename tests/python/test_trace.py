@@ -153,6 +153,7 @@ def test_every_public_op_is_listed():
         "result_type",
         "jit",
         "metrics",
+        "partition",
         "publish",
         "serve_metrics",
         "trace",
