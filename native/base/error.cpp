@@ -25,4 +25,8 @@ DriverError::DriverError(std::string call, int code, std::string code_name, cons
       code_name_(std::move(code_name)),
       code_(code) {}
 
+DeviceLostError::DeviceLostError(const std::string& device, const DriverError& first)
+    : DriverError(first.call(), first.code(), first.code_name(),
+                  str(device, " is lost to this process since then; restart the process")) {}
+
 }  // namespace gpk

@@ -56,6 +56,13 @@ class DriverError : public Error {
     int code_;
 };
 
+// What later work on a device gets, once a failure has broken the device for this process. Keeps the call and
+// the code of that failure.
+class DeviceLostError : public DriverError {
+   public:
+    DeviceLostError(const std::string& device, const DriverError& first);
+};
+
 // The parts written one after another, as a stream would.
 template <class... Parts>
 std::string str(const Parts&... parts) {

@@ -33,6 +33,7 @@ void bind_scheduler(nb::module_& m);
 void bind_transfer(nb::module_& m);
 void bind_benchmark(nb::module_& m);
 void bind_partition(nb::module_& m);
+void bind_pacing(nb::module_& m);
 
 // A dtype as Python sees it: one object each, so `a.dtype is gp.float32` holds.
 struct PyDType {
@@ -41,6 +42,7 @@ struct PyDType {
 nb::object to_python(DType dtype);
 void release_dtypes();  // at exit, while Python still runs
 nb::object to_python(Device& device);
+nb::object to_python(const std::shared_ptr<Stream>& stream);
 
 // Each throws Error naming `call` for what it cannot read.
 DType read_dtype(nb::handle value);  // DType, "float32", float, numpy.float32, numpy.dtype

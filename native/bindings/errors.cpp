@@ -36,6 +36,7 @@ const std::array kMappings{
 
 // Owned for the process's life, as the module's attributes are.
 PyObject* error_types[kMappings.size()];
+PyObject* device_lost_type = nullptr;
 
 PyObject* type_of(ErrorKind kind) {
     for (std::size_t i = 0; i < kMappings.size(); ++i) {
@@ -49,7 +50,9 @@ void set_python_error(const Error& failure) {
     const std::string_view what = failure.what();
     const nb::object message =
         nb::steal(PyUnicode_DecodeUTF8(what.data(), static_cast<Py_ssize_t>(what.size()), "replace"));
-    nb::object instance = nb::borrow(type_of(failure.kind()))(message);
+    PyObject* type = dynamic_cast<const DeviceLostError*>(&failure) != nullptr ? device_lost_type
+                                                                               : type_of(failure.kind());
+    nb::object instance = nb::borrow(type)(message);
     if (const auto* driver = dynamic_cast<const DriverError*>(&failure)) {
         instance.attr("call") = driver->call();
         instance.attr("code") = driver->code();
@@ -71,6 +74,11 @@ void bind_errors(nb::module_& m) {
         error_types[i] = PyErr_NewExceptionWithDoc(full_name.c_str(), each.doc, bases.ptr(), nullptr);
         m.attr(each.name) = nb::borrow(error_types[i]);
     }
+    device_lost_type = PyErr_NewExceptionWithDoc(
+        "pygpukit.DeviceLostError",
+        "An earlier failure broke the device for this process: call, code and code_name are that one's.",
+        type_of(ErrorKind::driver), nullptr);
+    m.attr("DeviceLostError") = nb::borrow(device_lost_type);
     nb::register_exception_translator([](const std::exception_ptr& failure, void*) {
         try {
             std::rethrow_exception(failure);

@@ -20,4 +20,5 @@ NB_MODULE(_native, m) {
     bind_transfer(m);
     bind_benchmark(m);
     bind_partition(m);
+    bind_pacing(m);
 }

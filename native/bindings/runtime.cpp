@@ -294,6 +294,8 @@ void leave_scope(const char* call, const std::shared_ptr<Stream>& stream) {
     scopes.erase(std::next(left).base());
 }
 
+nb::object to_python(const std::shared_ptr<Stream>& stream) { return nb::cast(PyStream{stream}); }
+
 std::shared_ptr<Stream> read_stream(nb::handle value, Device& device) {
     if (value.is_none()) return current_stream(device);
     if (nb::isinstance<PyStream>(value)) return nb::cast<PyStream&>(value).stream;

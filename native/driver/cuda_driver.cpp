@@ -163,6 +163,9 @@ CudaDriver::CudaDriver(const CudaApi& api, int ordinal) : api_(api) {
     info_.multiprocessors = device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
     info_.max_threads_per_block = device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
     info_.clock_khz = device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+    // Two transfers a clock, on every memory that these GPUs have.
+    info_.memory_bandwidth = 2e3 * device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) *
+                             device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8;
     info_.l2_bytes =
         static_cast<std::size_t>(device_attribute(api_, device_, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE));
     info_.shared_bytes_per_block = static_cast<std::size_t>(

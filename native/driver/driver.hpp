@@ -70,6 +70,7 @@ struct DeviceInfo {
     int driver_version = 0;  // 1000 * major + 10 * minor, as the CUDA driver gives it
     std::size_t memory_bytes = 0;
     std::size_t l2_bytes = 0;
+    double memory_bandwidth = 0;  // bytes a second, by clock and width; 0 where the driver does not say
     std::size_t shared_bytes_per_block = 0;  // the most a kernel can opt in to
     int lowest_priority = 0;                 // of streams: a smaller number is more urgent
     int highest_priority = 0;

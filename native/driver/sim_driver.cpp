@@ -29,6 +29,7 @@ constexpr std::size_t kSharedBytes = 227 * 1024;
 constexpr std::uint32_t kSharedWithoutAsking = 48 * 1024;
 constexpr std::size_t kMaxParamsBytes = 32764;
 constexpr int kHighestPriority = -5;
+constexpr double kMemoryBandwidth = 50e9;  // for shares of it: that of a host of today, roughly
 
 std::size_t memory_of(const SimOptions& options) {
     if (options.memory_bytes != 0) return options.memory_bytes;
@@ -94,6 +95,7 @@ SimDriver::SimDriver(const SimOptions& options)
     info_.max_threads_per_block = kMaxBlockThreads;
     info_.memory_bytes = memory_.capacity();
     info_.shared_bytes_per_block = kSharedBytes;
+    info_.memory_bandwidth = kMemoryBandwidth;
     info_.highest_priority = kHighestPriority;
 }
 

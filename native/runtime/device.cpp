@@ -25,7 +25,7 @@ Device::~Device() {
 void Device::synchronize() {
     const HostWait counted(default_stream_->meter());
     const observe::Span span(observe::Topic::wait, "Device.synchronize", *this);
-    driver_->synchronize();
+    watched([](Driver& driver) { driver.synchronize(); });
 }
 
 int Device::next_attachment_kind() {

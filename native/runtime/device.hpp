@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.hpp"
 #include "driver/driver.hpp"
 #include "runtime/launcher.hpp"
 
@@ -36,6 +37,24 @@ class Device {
     const std::shared_ptr<Stream>& default_stream() noexcept { return default_stream_; }
     void synchronize();
 
+    // A kernel that reads a wrong address, and failures like it, break the device for the whole process:
+    // every later call fails. From then on launches are refused at once, with DeviceLostError.
+    bool lost() const noexcept { return lost_.load(std::memory_order_acquire); }
+    void check_lost() const {
+        if (lost()) [[unlikely]]
+            throw_lost();
+    }
+    // A call to the driver: where it fails for good, the device is lost.
+    template <class Call>
+    auto watched(Call&& call) {
+        try {
+            return call(*driver_);
+        } catch (const DriverError& failure) {
+            note(failure);
+            throw;
+        }
+    }
+
     // The device's one T, a DeviceAttachment that is made from the device by whoever asks first.
     template <class T>
     T& attached() {
@@ -47,6 +66,9 @@ class Device {
     }
 
    private:
+    void note(const DriverError& failure) noexcept;
+    [[noreturn]] void throw_lost() const;
+
     static constexpr int kMaxAttachments = 16;
     static int next_attachment_kind();
     DeviceAttachment& attach(int kind, const std::function<std::unique_ptr<DeviceAttachment>()>& make);
@@ -56,6 +78,9 @@ class Device {
     std::unique_ptr<Driver> driver_;
     Launcher launcher_;
     std::shared_ptr<Stream> default_stream_;
+    std::atomic<bool> lost_{false};
+    mutable std::mutex lost_mutex_;
+    std::unique_ptr<const DeviceLostError> first_failure_;
     std::recursive_mutex attach_mutex_;  // one attachment may ask for another while it is made
     std::vector<std::unique_ptr<DeviceAttachment>> attached_;  // destroyed last first
     std::atomic<DeviceAttachment*> attachments_[kMaxAttachments] = {};

@@ -23,10 +23,11 @@ void Launcher::submit(const WorkRecord& work, Call&& call) {
     const bool timed = work.kind == WorkKind::kernel && !work.captured && meter.time_this_launch();
     const std::int64_t start_ns = timed ? steady_clock().now_ns() : 0;
     try {
+        device_.check_lost();
         if (governor != nullptr || hooked_.load(std::memory_order_acquire) || observe::listening()) {
             submit_asking(work, governor, std::forward<Call>(call));
         } else {
-            call(device_.driver(), work.stream->handle());
+            device_.watched([&](Driver& driver) { call(driver, work.stream->handle()); });
         }
     } catch (...) {
         meter.add(Count::refused_work);
@@ -56,7 +57,7 @@ void Launcher::submit_asking(const WorkRecord& work, LaunchHook* governor, Call&
         if (governor != nullptr) governor->before(work);
         governed = governor != nullptr;
         span.queueing();
-        call(device_.driver(), work.stream->handle());
+        device_.watched([&](Driver& driver) { call(driver, work.stream->handle()); });
         queued = true;
         span.queued();
     } catch (...) {

@@ -115,20 +115,20 @@ void Stream::synchronize() {
     const HostWait counted(meter_);
     const observe::Span span(observe::Topic::wait, "Stream.synchronize", *this);
     const auto here = stay();
-    device_.driver().stream_synchronize(handle());
+    device_.watched([&](Driver& driver) { driver.stream_synchronize(handle()); });
 }
 
 bool Stream::query() {
     refuse_in_capture("Stream.is_done", *this);
     const auto here = stay();
-    return device_.driver().stream_query(handle());
+    return device_.watched([&](Driver& driver) { return driver.stream_query(handle()); });
 }
 
 void Stream::wait(const Event& event) {
     refuse_in_capture("Stream.wait", *this);
     check_same_device("Stream.wait", device_, event.device());
     const auto here = stay();
-    device_.driver().stream_wait_event(handle(), event.handle());
+    device_.watched([&](Driver& driver) { driver.stream_wait_event(handle(), event.handle()); });
 }
 
 void Stream::wait(Stream& other) {
@@ -177,15 +177,17 @@ void Event::record(Stream& stream) {
     refuse_in_capture("Event.record", stream);
     check_same_device("Event.record", device_, stream.device());
     const auto here = stream.stay();
-    device_.driver().event_record(handle_, stream.handle());
+    device_.watched([&](Driver& driver) { driver.event_record(handle_, stream.handle()); });
 }
 
-bool Event::query() const { return device_.driver().event_query(handle_); }
+bool Event::query() const {
+    return device_.watched([&](Driver& driver) { return driver.event_query(handle_); });
+}
 
 void Event::synchronize() const {
     const HostWait counted(device_.default_stream()->meter());
     const observe::Span span(observe::Topic::wait, "Event.synchronize", device_);
-    device_.driver().event_synchronize(handle_);
+    device_.watched([&](Driver& driver) { driver.event_synchronize(handle_); });
 }
 
 float Event::elapsed_ms(const Event& start) const {

@@ -8,9 +8,18 @@ PartitionGovernor::~PartitionGovernor() { ledger_->give_back(share_); }
 
 void PartitionGovernor::before(const WorkRecord& work) {
     if (!gate.enter()) refuse_ended(std::string(work.name), name_);
+    try {
+        pacing_->before(work);
+    } catch (...) {
+        gate.leave();
+        throw;
+    }
 }
 
-void PartitionGovernor::after(const WorkRecord&, bool) noexcept { gate.leave(); }
+void PartitionGovernor::after(const WorkRecord& work, bool queued) noexcept {
+    pacing_->after(work, queued);
+    gate.leave();
+}
 
 void refuse_ended(const std::string& call, const std::string& partition) {
     throw error(ErrorKind::unsupported, {.call = call,

@@ -30,11 +30,23 @@ std::vector<Guarantee> Partition::guarantees() const {
                        str(multiprocessors(), " of ", info.multiprocessors, " SMs, in groups of ",
                            info.sm_group_size, "; work outside of all partitions uses every SM; ", others)});
     } else {
-        all.push_back({"compute", level(GuaranteeLevel::advisory), "none",
-                       str("this driver has no green contexts, so nothing keeps others off its SMs")});
+        all.push_back(
+            {"compute", level(GuaranteeLevel::advisory), "launches are paced by measured device time",
+             "this driver has no green contexts: it gets no more than its share of time, and nothing "
+             "keeps others off its SMs"});
     }
-    all.push_back({"bandwidth", level(GuaranteeLevel::advisory), "none",
-                   limits.bandwidth() == 0 ? unlimited : "the share is accounted, and not yet paced"});
+    if (limits.bandwidth() == 0) {
+        all.push_back({"bandwidth", level(GuaranteeLevel::advisory), "none", unlimited});
+    } else if (info.memory_bandwidth == 0) {
+        all.push_back({"bandwidth", level(GuaranteeLevel::advisory), "none",
+                       "the share is accounted; the driver does not say how much bandwidth there is"});
+    } else {
+        all.push_back(
+            {"bandwidth", level(GuaranteeLevel::advisory), "launches are paced by the bytes they declare",
+             str(limits.bandwidth(), " of ", info.memory_bandwidth / 1e9,
+                 " GB/s on the average of some milliseconds; kernels of the user's declare none, and "
+                 "a kernel that runs is not slowed")});
+    }
     all.push_back({"streams", level(GuaranteeLevel::enforced), "a stream beyond the limit is refused",
                    limits.streams() == 0 ? unlimited : str(limits.streams(), " at most")});
     return all;

@@ -82,7 +82,12 @@ Partition::Partition(Device& device, std::string id, std::string name, const Par
         entry_ = ledger_->take(share_of(limits), groups, capacity());
     }
     // From here on the share goes with the governor.
-    governor_ = std::make_shared<PartitionGovernor>(name_, ledger_, entry_.id);
+    try {
+        governor_ = std::make_shared<PartitionGovernor>(name_, ledger_, entry_.id, make_pacing(limits));
+    } catch (...) {
+        ledger_->give_back(entry_.id);
+        throw;
+    }
     std::shared_ptr<SmPartition> sms;
     if (groups > 0) sms = std::make_shared<SmPartition>(device, entry_.share.groups);
     tenant_ = Tenant::create({.name = name_,
@@ -92,6 +97,8 @@ Partition::Partition(Device& device, std::string id, std::string name, const Par
                               .governor = governor_,
                               .sms = std::move(sms)},
                              std::move(parent));
+    governor_->pacing()->protect(tenant_);
+    pacing_ = governor_->pacing();
 }
 
 Partition::~Partition() { end(true); }
@@ -107,6 +114,26 @@ Share Partition::share_of(const PartitionLimits& limits) const {
 
 Capacity Partition::capacity() const {
     return {.groups = device_.info().sm_groups, .memory_bytes = device_.info().memory_bytes};
+}
+
+std::shared_ptr<KernelPacingEngine> Partition::make_pacing(const PartitionLimits& limits) const {
+    const DeviceInfo& info = device_.info();
+    auto engine = std::make_shared<KernelPacingEngine>(
+        device_, PacingConfig{.time_share = info.sm_groups == 0 ? limits.compute() : 0,
+                              .bandwidth_share = info.memory_bandwidth > 0 ? limits.bandwidth() : 0,
+                              .device_bandwidth = info.memory_bandwidth,
+                              .is_protected = limits.qos() == QosClass::guaranteed});
+    if (tenant_) engine->protect(tenant_);
+    return engine;
+}
+
+PacingStats Partition::pacing() const {
+    std::shared_ptr<KernelPacingEngine> engine;
+    {
+        std::lock_guard lock(mutex_);
+        engine = pacing_;
+    }
+    return engine->stats();
 }
 
 bool Partition::alive() const {
@@ -194,6 +221,18 @@ void Partition::drain(const std::vector<std::shared_ptr<Stream>>& streams) const
     for (const auto& stream : streams) stream->synchronize();
 }
 
+// In place of an engine that was released, while the gate is closed.
+void Partition::restart_pacing(const PartitionLimits& limits) noexcept {
+    try {
+        auto engine = make_pacing(limits);
+        governor_->set_pacing(engine);
+        std::lock_guard lock(mutex_);
+        pacing_ = std::move(engine);
+    } catch (const std::exception& failure) {
+        log(LogLevel::warning, str("partition '", name_, "' is not paced: ", failure.what()));
+    }
+}
+
 // Gives each stream a place on `sms`; all of them or, throwing, none.
 void Partition::move(std::vector<std::shared_ptr<Stream>> streams, const std::shared_ptr<SmPartition>& sms) {
     Driver& driver = device_.driver();
@@ -240,6 +279,7 @@ void Partition::resize(const PartitionLimits& limits) {
     };
     std::shared_ptr<SmPartition> sms = tenant_->sms();
     std::vector<int> chosen = wide.share.groups;
+    std::shared_ptr<KernelPacingEngine> next;
     bool closed = false;
     try {
         // A share that shrinks keeps its first groups, as the ledger does.
@@ -247,6 +287,8 @@ void Partition::resize(const PartitionLimits& limits) {
         if (groups != groups_before) {
             sms = groups > 0 ? std::make_shared<SmPartition>(device_, chosen) : nullptr;
         }
+        next = make_pacing(limits);
+        governor_->pacing()->release();  // whoever it keeps waiting goes first
         governor_->gate.close();
         closed = true;
         const auto alone = tenant_->placing_alone();
@@ -257,10 +299,14 @@ void Partition::resize(const PartitionLimits& limits) {
             tenant_->set_sms(sms);
         }
     } catch (...) {
-        if (closed) governor_->gate.open();
+        if (closed) {
+            restart_pacing(before);
+            governor_->gate.open();
+        }
         revert();
         throw;
     }
+    governor_->set_pacing(next);
     tenant_->set_memory_limit(limits.memory());
     tenant_->set_max_streams(limits.streams());
     tenant_->set_qos(limits.qos());
@@ -278,6 +324,7 @@ void Partition::resize(const PartitionLimits& limits) {
         std::lock_guard lock(mutex_);
         limits_ = limits;
         entry_ = std::move(entry);
+        pacing_ = std::move(next);
     }
     governor_->gate.open();
 }
@@ -295,7 +342,7 @@ void Partition::end(bool forced) {
         }
         alive_ = false;
     }
-    if (!tenant_) return;  // it was never finished
+    governor_->pacing()->release();
     governor_->gate.close();
     try {
         const auto alone = tenant_->placing_alone();
@@ -305,7 +352,7 @@ void Partition::end(bool forced) {
             try {
                 stream->synchronize();
             } catch (const Error& failure) {
-                if (!forced) throw;
+                if (!forced && !device_.lost()) throw;
                 log(LogLevel::warning, str("partition '", name_, "': ", failure.what()));
             }
         }
@@ -326,6 +373,7 @@ void Partition::end(bool forced) {
         }
     } catch (const std::exception& failure) {
         if (!forced) {
+            restart_pacing(limits());
             governor_->gate.open();
             std::lock_guard lock(mutex_);
             alive_ = true;

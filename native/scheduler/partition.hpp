@@ -14,6 +14,7 @@
 #include "runtime/tenant.hpp"
 #include "scheduler/ledger.hpp"
 #include "scheduler/limits.hpp"
+#include "scheduler/pacing.hpp"
 
 namespace gpk {
 
@@ -56,6 +57,7 @@ class Partition {
     int multiprocessors() const;
     double compute() const;
     std::vector<Guarantee> guarantees() const;
+    PacingStats pacing() const;  // since the last resize
 
     // Throws Error (unsupported) once it is destroyed.
     std::shared_ptr<Tenant> tenant() const;
@@ -82,6 +84,8 @@ class Partition {
     void drain(const std::vector<std::shared_ptr<Stream>>& streams) const;
     void move(std::vector<std::shared_ptr<Stream>> streams, const std::shared_ptr<SmPartition>& sms);
     void give_back_share() noexcept;
+    std::shared_ptr<KernelPacingEngine> make_pacing(const PartitionLimits& limits) const;
+    void restart_pacing(const PartitionLimits& limits) noexcept;
 
     Device& device_;
     const std::string id_, name_;
@@ -96,6 +100,7 @@ class Partition {
     bool alive_ = true;
     int entered_ = 0;
     std::vector<Own> own_;
+    std::shared_ptr<KernelPacingEngine> pacing_;  // the governor's
 };
 
 class PartitionManager {

@@ -34,6 +34,9 @@ from ._native import (
     Device as Device,
 )
 from ._native import (
+    DeviceLostError as DeviceLostError,
+)
+from ._native import (
     DriverError as DriverError,
 )
 from ._native import (
@@ -61,10 +64,25 @@ from ._native import (
     Kernel as Kernel,
 )
 from ._native import (
+    KernelDispatcher as KernelDispatcher,
+)
+from ._native import (
+    KernelPacingEngine as KernelPacingEngine,
+)
+from ._native import (
+    Launch as Launch,
+)
+from ._native import (
+    LaunchConfig as LaunchConfig,
+)
+from ._native import (
     OutOfBoundsError as OutOfBoundsError,
 )
 from ._native import (
     OutOfMemoryError as OutOfMemoryError,
+)
+from ._native import (
+    PacingConfig as PacingConfig,
 )
 from ._native import (
     Partition as Partition,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from . import Error, UnsupportedError, __version__, _native
+from . import Error, UnsupportedError, __version__, _native, _sharing
 from .pull import cache_folder
 
 _OLDEST_DRIVER = "525"  # CUDA 12.0
@@ -172,6 +172,7 @@ def report() -> dict[str, Any]:
         },
         "device": str(_native.device()),
         "devices": _devices(),
+        "sharing": {"mig": _sharing.mig(), "mps": _sharing.mps()},
         "libraries": _native._library_statuses(),
         "host_compiler": _native._host_compiler(),
         "packages": _packages(),
@@ -204,6 +205,8 @@ def _lines(found: dict[str, Any]) -> Iterable[str]:
             f"{_gib(each['free_bytes'])} of {_gib(each['total_bytes'])} free, "
             f"{each['shared_bytes_per_block'] // 1024} KiB shared memory a block"
         )
+    yield "Sharing by others"
+    yield from (f"  {line}" for line in _sharing.lines(found["sharing"]))
     yield "Libraries"
     for each in found["libraries"]:
         if each["path"]:

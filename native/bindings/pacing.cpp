@@ -1,0 +1,283 @@
+// Pacing and dispatch: gp.KernelPacingEngine, gp.KernelDispatcher and their settings.
+#include "bindings/common.hpp"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include <cmath>
+
+#include "runtime/tenant.hpp"
+#include "scheduler/dispatch.hpp"
+#include "scheduler/pacing.hpp"
+
+namespace gpk::python {
+
+namespace {
+
+std::int64_t read_seconds(const char* call, const char* argument, double seconds) {
+    constexpr double kMost = 9e9;
+    if (seconds >= 0 && seconds <= kMost) return std::llround(seconds * 1e9);
+    throw error(
+        ErrorKind::value,
+        {.call = call, .argument = argument, .expected = "seconds, from 0 to 9e9", .got = str(seconds)});
+}
+
+double seconds_of(std::int64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+struct PyPacingConfig {
+    PacingConfig config;
+};
+
+struct PyEngine {
+    Device* device;
+    std::shared_ptr<KernelPacingEngine> engine;
+    std::shared_ptr<Tenant> tenant;
+};
+
+void bind_pacing_engine(nb::module_& m) {
+    nb::class_<PyPacingConfig>(m, "PacingConfig", "What a KernelPacingEngine holds work to.")
+        .def(
+            "__init__",
+            [](PyPacingConfig* self, double time_share, double bandwidth_share, double device_bandwidth,
+               bool is_protected, double queue_ahead, double max_hold, double burst) {
+                const char* const call = "PacingConfig";
+                const PacingConfig config{.time_share = time_share,
+                                          .bandwidth_share = bandwidth_share,
+                                          .device_bandwidth = device_bandwidth,
+                                          .is_protected = is_protected,
+                                          .queue_ahead_ns = read_seconds(call, "queue_ahead", queue_ahead),
+                                          .max_hold_ns = read_seconds(call, "max_hold", max_hold),
+                                          .burst_ns = read_seconds(call, "burst", burst)};
+                PacingConfig checked = config;
+                if (checked.device_bandwidth == 0)
+                    checked.device_bandwidth = 1;  // the engine asks its device
+                check(checked);
+                new (self) PyPacingConfig{config};
+            },
+            nb::kw_only(), nb::arg("time_share") = 0.0, nb::arg("bandwidth_share") = 0.0,
+            nb::arg("device_bandwidth") = 0.0, nb::arg("is_protected") = false,
+            nb::arg("queue_ahead") = 50e-6, nb::arg("max_hold") = 2e-3, nb::arg("burst") = 5e-3,
+            "time_share: of device time, as measured; bandwidth_share: of device_bandwidth (bytes a second; "
+            "0:\n"
+            "as the device says), by the bytes that work declares; 0 for no limit. is_protected: others' "
+            "work is\n"
+            "held while this one has work in flight. For the others: queue_ahead, the most device time "
+            "(seconds)\n"
+            "that is queued and not done, and max_hold, after which held work gets that much all the same.\n"
+            "burst: how far (seconds) work may be behind its share and still make up for it.");
+    nb::class_<PyEngine>(
+        m, "KernelPacingEngine",
+        "Paces the work of the streams that it makes:\n\n"
+        "    engine = gp.KernelPacingEngine(gp.PacingConfig(time_share=0.25))\n"
+        "    with engine.stream():\n        y = gp.tanh(x)   # waits where it is ahead of its share")
+        .def(
+            "__init__",
+            [](PyEngine* self, const PyPacingConfig& config, DeviceArg device) {
+                Device& on = read_device(device);
+                PacingConfig settings = config.config;
+                if (settings.device_bandwidth == 0) settings.device_bandwidth = on.info().memory_bandwidth;
+                auto engine = std::make_shared<KernelPacingEngine>(on, settings);
+                auto tenant =
+                    Tenant::create({.name = "paced", .governor = engine}, current_stream(on)->tenant());
+                engine->protect(tenant);
+                new (self) PyEngine{&on, std::move(engine), std::move(tenant)};
+            },
+            nb::arg("config"), nb::kw_only(), nb::arg("device").none() = nb::none())
+        .def(
+            "stream",
+            [](PyEngine& self, int priority) {
+                std::shared_ptr<Stream> stream;
+                {
+                    const Unlocked unlocked;
+                    stream = Stream::create_for(self.tenant, *self.device, priority);
+                }
+                return to_python(stream);
+            },
+            nb::kw_only(), nb::arg("priority") = 0,
+            nb::sig("def stream(self, *, priority: int = 0) -> Stream"), "A stream whose work it paces.")
+        .def(
+            "stats",
+            [](PyEngine& self) {
+                const PacingStats stats = self.engine->stats();
+                nb::dict out;
+                out["launches"] = stats.launches;
+                out["waits"] = stats.waits;
+                out["waited_seconds"] = seconds_of(stats.waited_ns);
+                out["measured"] = stats.measured;
+                out["device_seconds"] = seconds_of(stats.device_ns);
+                out["bytes"] = stats.bytes;
+                out["outstanding_seconds"] = seconds_of(stats.outstanding_ns);
+                return out;
+            },
+            nb::sig("def stats(self) -> dict[str, float]"),
+            "What was launched and how long it was kept waiting. Nothing is counted while there is neither "
+            "a\n"
+            "share nor anybody to be protected.");
+}
+
+struct PyDispatcher {
+    std::shared_ptr<KernelDispatcher> dispatcher;
+};
+
+struct PyLaunch {
+    std::shared_ptr<KernelDispatcher> dispatcher;
+    KernelDispatcher::Launch launch;
+};
+
+// A Python object that any thread may let go of.
+std::shared_ptr<nb::object> shared(nb::object object) {
+    return {new nb::object(std::move(object)), [](nb::object* kept) {
+                if (!Py_IsInitialized()) return;  // nothing is left to let go of it
+                const nb::gil_scoped_acquire locked;
+                delete kept;
+            }};
+}
+
+// What a callable raised, to be raised by everyone who waits for it.
+class Raised : public std::exception {
+   public:
+    explicit Raised(nb::object exception) : exception_(shared(std::move(exception))) {}
+    [[noreturn]] void raise() const {
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception_->ptr())), exception_->ptr());
+        throw nb::python_error();
+    }
+
+   private:
+    std::shared_ptr<nb::object> exception_;
+};
+
+std::function<void()> callable_of(nb::callable work) {
+    return [kept = shared(std::move(work))] {
+        const nb::gil_scoped_acquire locked;
+        try {
+            (*kept)();
+        } catch (nb::python_error& failure) {
+            throw Raised(nb::borrow(failure.value()));
+        }
+    };
+}
+
+void bind_dispatcher(nb::module_& m) {
+    nb::class_<DispatchConfig>(m, "LaunchConfig", "The limits of a KernelDispatcher.")
+        .def(
+            "__init__",
+            [](DispatchConfig* self, int max_outstanding, double max_outstanding_time, double watchdog) {
+                const char* const call = "LaunchConfig";
+                const DispatchConfig config{max_outstanding,
+                                            read_seconds(call, "max_outstanding_time", max_outstanding_time),
+                                            read_seconds(call, "watchdog", watchdog)};
+                check(config);
+                new (self) DispatchConfig(config);
+            },
+            nb::kw_only(), nb::arg("max_outstanding") = 64, nb::arg("max_outstanding_time") = 0.0,
+            nb::arg("watchdog") = 0.0,
+            "max_outstanding: launches on the device and not done, 1 to 65536; max_outstanding_time: seconds "
+            "of\n"
+            "device time, as earlier launches of the same names took (0: no limit); watchdog: seconds after "
+            "which\n"
+            "a launch that does not end is told (0: never).");
+    nb::class_<PyLaunch>(m, "Launch", "One launch of a KernelDispatcher.")
+        .def_prop_ro(
+            "name", [](PyLaunch& l) { return l.launch->name(); }, "As given to submit.")
+        .def_prop_ro(
+            "state",
+            [](PyLaunch& l) {
+                const Unlocked unlocked;
+                return std::string(to_string(l.dispatcher->state(l.launch)));
+            },
+            "'queued', 'launched', 'completed', 'failed' or 'cancelled'.")
+        .def_prop_ro(
+            "device_seconds",
+            [](PyLaunch& l) -> std::optional<double> {
+                const std::int64_t took = l.dispatcher->took_ns(l.launch);
+                return took < 0 ? std::nullopt : std::optional(seconds_of(took));
+            },
+            "What it took on the device; None until it is completed.")
+        .def(
+            "wait",
+            [](PyLaunch& l, std::optional<double> timeout) {
+                const std::int64_t ns = timeout ? read_seconds("Launch.wait", "timeout", *timeout) : -1;
+                try {
+                    const Unlocked unlocked;
+                    return l.dispatcher->wait(l.launch, ns);
+                } catch (const Raised& failure) {
+                    failure.raise();
+                }
+            },
+            nb::arg("timeout") = nb::none(),
+            "Waits until it has ended; False where `timeout` seconds passed first. Raises its failure, and\n"
+            "DriverError where the watchdog found that a kernel does not end: that cannot be stopped.")
+        .def(
+            "cancel",
+            [](PyLaunch& l) {
+                const Unlocked unlocked;
+                return l.dispatcher->cancel(l.launch);
+            },
+            "True where it was still queued; what is on the device cannot be taken back.");
+    nb::class_<PyDispatcher>(
+        m, "KernelDispatcher",
+        "Launches in order, on a stream of its own, held back while too much of them is outstanding.\n\n"
+        "    dispatcher = gp.KernelDispatcher(gp.LaunchConfig(max_outstanding=4))\n"
+        "    launch = dispatcher.submit(lambda: kernel(x, n=100), name=\"kernel\")\n    launch.wait()\n\n"
+        "What is queued goes to the device when the dispatcher is asked: by submit, poll and whoever waits.")
+        .def(
+            "__init__",
+            [](PyDispatcher* self, std::optional<DispatchConfig> config, DeviceArg device) {
+                Device& on = read_device(device);
+                const Unlocked unlocked;
+                new (self)
+                    PyDispatcher{std::make_shared<KernelDispatcher>(on, config.value_or(DispatchConfig{}))};
+            },
+            nb::arg("config") = nb::none(), nb::kw_only(), nb::arg("device").none() = nb::none())
+        .def(
+            "submit",
+            [](PyDispatcher& self, nb::callable work, std::string name) {
+                const auto dispatcher = self.dispatcher;
+                std::function<void()> call = callable_of(std::move(work));
+                const Unlocked unlocked;
+                auto launch = dispatcher->submit(std::move(name), std::move(call));
+                return PyLaunch{dispatcher, std::move(launch)};
+            },
+            nb::arg("work"), nb::arg("name") = "launch",
+            nb::sig("def submit(self, work: collections.abc.Callable[[], object], name: str = 'launch') -> "
+                    "Launch"),
+            "Calls `work` now, or later where the limits say so, with the dispatcher's stream current. "
+            "Raises\n"
+            "DeviceLostError where the device is lost.")
+        .def(
+            "poll", [](PyDispatcher& self) { self.dispatcher->poll(); }, nb::call_guard<Unlocked>(),
+            "Looks what is done, and launches what may go.")
+        .def(
+            "synchronize", [](PyDispatcher& self) { self.dispatcher->synchronize(); },
+            nb::call_guard<Unlocked>(), "Waits until nothing is queued and nothing outstanding.")
+        .def(
+            "stats",
+            [](PyDispatcher& self) {
+                DispatchStats stats;
+                {
+                    const Unlocked unlocked;
+                    stats = self.dispatcher->stats();
+                }
+                nb::dict out;
+                out["submitted"] = stats.submitted;
+                out["completed"] = stats.completed;
+                out["failed"] = stats.failed;
+                out["cancelled"] = stats.cancelled;
+                out["overdue"] = stats.overdue;
+                out["queued"] = stats.queued;
+                out["outstanding"] = stats.outstanding;
+                out["outstanding_seconds"] = seconds_of(stats.outstanding_ns);
+                return out;
+            },
+            nb::sig("def stats(self) -> dict[str, float]"),
+            "Counts of its launches, by what became of them.");
+}
+
+}  // namespace
+
+void bind_pacing(nb::module_& m) {
+    bind_pacing_engine(m);
+    bind_dispatcher(m);
+}
+
+}  // namespace gpk::python
