@@ -138,7 +138,7 @@ cmake -S . -B build/tsan -G Ninja -DCMAKE_CXX_COMPILER="$(usable_clang)" -DCMAKE
 cmake --build build/tsan --target pygpukit_tests -- --quiet
 shared='*Thread*:*Stream*:*Launcher*:*Trace*:*Tenant*:*Pool*:*Evict*:*Transfer*:*Pinned*:*Schedul*:*Admission*:*Partition*'
 shared="$shared:*Pacing*:*Dispatch*:*Ledger*:*Metrics*:*Observe*:*Meter*"
-PYGPUKIT_TEST_DEVICE=cpu build/tsan/pygpukit_tests --gtest_brief=1 --gtest_filter="$shared"
+TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp PYGPUKIT_TEST_DEVICE=cpu build/tsan/pygpukit_tests --gtest_brief=1 --gtest_filter="$shared"
 
 for fuzzer in build/sanitize/fuzz/*_fuzz; do
   [ -x "$fuzzer" ] || continue
