@@ -8,7 +8,7 @@ transfer = gp.transfer.to_device(host)
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from . import _native
 from ._native import InvalidValueError
@@ -42,7 +42,7 @@ def pinned(
     nbytes = math.prod(extents) * element.itemsize
     if nbytes >= 2**63:
         raise _native.OutOfMemoryError(f"pinned: expected fewer than 2**63 bytes, got {nbytes}")
-    flat: np.ndarray[Any, Any] = _native._pinned(nbytes, device)
+    flat = cast("np.ndarray[Any, Any]", _native._pinned(nbytes, device))
     return flat.view(element).reshape(extents)
 
 

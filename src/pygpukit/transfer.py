@@ -76,7 +76,8 @@ class Transfer:
         try:
             self._native.get()
         except _native.Error as failure:
-            return failure
+            found: BaseException = failure
+            return found
         return None
 
     def cancel(self) -> bool:
