@@ -239,6 +239,7 @@ void Array::copy_from_host(const void* source) const {
         transfer_to_device(*this, source, {.waited_for = true})->get();
         return;
     }
+    const UseScope scope;
     storage_->before_write(stream);
     device().launcher().copy_to_device(*stream, data(), source, nbytes());
     // A pinned source may be read later than the call returns.
@@ -252,6 +253,7 @@ void Array::copy_to_host(void* target) const {
         transfer_to_host(*this, target, {.waited_for = true})->get();
         return;
     }
+    const UseScope scope;
     storage_->before_read(stream);
     device().launcher().copy_to_host(*stream, target, data(), nbytes());
     stream->synchronize();

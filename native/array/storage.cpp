@@ -9,15 +9,20 @@ namespace gpk {
 
 namespace {
 
-bool contains(const std::vector<std::shared_ptr<Stream>>& streams, const std::shared_ptr<Stream>& stream) {
-    return std::find(streams.begin(), streams.end(), stream) != streams.end();
+template <class T>
+bool contains(const std::vector<std::shared_ptr<T>>& all, const std::shared_ptr<T>& one) {
+    return std::find(all.begin(), all.end(), one) != all.end();
 }
 
 // A storage that a graph's work reads or writes, kept alive and ordered with it.
 class StorageUse : public GraphResource {
    public:
-    explicit StorageUse(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {}
-    void before_launch(const std::shared_ptr<Stream>& stream) override { storage_->before_write(stream); }
+    explicit StorageUse(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) { storage_->hold(); }
+    ~StorageUse() override { storage_->unhold(); }
+    void before_launch(const std::shared_ptr<Stream>& stream) override {
+        const UseScope scope;
+        storage_->before_write(stream);
+    }
 
    private:
     std::shared_ptr<Storage> storage_;
@@ -39,7 +44,11 @@ class ArenaUse : public GraphResource {
 }  // namespace
 
 Storage::Storage(Device& device, Block block, std::function<void()> release)
-    : device_(device), block_(std::move(block)), release_(std::move(release)), only_(block_.stream().get()) {}
+    : device_(device), block_(std::move(block)), release_(std::move(release)), only_(block_.stream().get()) {
+    if (release_) return;
+    MemoryPool::of(device_).make_movable(block_, *this);
+    if (movable() != nullptr) only_.store(nullptr, std::memory_order_relaxed);
+}
 
 Storage::~Storage() {
     if (release_) {
@@ -91,10 +100,14 @@ void Storage::wait_for_deferred(std::unique_lock<std::mutex>& lock, bool write) 
 }
 
 void Storage::order(const std::shared_ptr<Stream>& stream, bool write) {
-    if (Graph* graph = stream->capture()) return note_in_graph(*graph);
+    Graph* const graph = stream->capture();
+    if (graph != nullptr && movable() == nullptr) return note_in_graph(*graph);
+    if (movable() != nullptr) UseScope::hold(shared_from_this());
     std::unique_lock lock(mutex_);
-    wait_for_deferred(lock, write);
+    if (graph == nullptr) wait_for_deferred(lock, write);
     note_maker();
+    if (movable() != nullptr) MemoryPool::of(device_).evictor().use(*movable());
+    if (graph != nullptr) return note_in_graph(*graph);
     if (users_.empty() && deferred_.empty() && only_.load(std::memory_order_relaxed) == nullptr) {
         // Borrowed memory, and the first stream of all.
         users_.push_back(stream);
@@ -106,26 +119,61 @@ void Storage::order(const std::shared_ptr<Stream>& stream, bool write) {
     for (const Deferred& each : deferred_) {
         if (write || each.write) each.transfer->order_before(*stream);
     }
+    if (write) return order_write(stream);
     if (writer_ && writer_ != stream && !contains(readers_, stream)) stream->wait(*writer_);
-    if (write) {
-        for (const auto& reader : readers_) {
-            if (reader != stream) stream->wait(*reader);
-        }
-        readers_.clear();
-        deferred_.clear();
-        writer_ = stream;
-    } else {
-        if (!contains(readers_, stream)) readers_.push_back(stream);
-        std::erase_if(deferred_, [](const Deferred& each) {
-            return each.transfer->state() == TransferState::completed;
-        });
-    }
+    if (!contains(readers_, stream)) readers_.push_back(stream);
+    std::erase_if(deferred_,
+                  [](const Deferred& each) { return each.transfer->state() == TransferState::completed; });
     if (!contains(users_, stream)) users_.push_back(stream);
+}
+
+// `stream` waits for all streams that use it, and for no transfer.
+void Storage::order_write(const std::shared_ptr<Stream>& stream) {
+    if (writer_ && writer_ != stream && !contains(readers_, stream)) stream->wait(*writer_);
+    for (const auto& reader : readers_) {
+        if (reader != stream) stream->wait(*reader);
+    }
+    readers_.clear();
+    deferred_.clear();
+    writer_ = stream;
+    if (!contains(users_, stream)) users_.push_back(stream);
+}
+
+bool Storage::order_leaving(const std::shared_ptr<Stream>& stream) {
+    note_maker();
+    const auto captured = [](const auto& each) { return each->capture() != nullptr; };
+    const auto queued = [](const Deferred& each) { return each.transfer->queued(); };
+    if ((writer_ && captured(writer_)) || std::any_of(readers_.begin(), readers_.end(), captured) ||
+        !std::all_of(deferred_.begin(), deferred_.end(), queued)) {
+        return false;
+    }
+    for (const Deferred& each : deferred_) each.transfer->order_before(*stream);
+    order_write(stream);
+    return true;
+}
+
+void Storage::order_returned(const std::shared_ptr<Stream>& stream) {
+    readers_.clear();
+    writer_ = stream;
+    if (!contains(users_, stream)) users_.push_back(stream);
+}
+
+void Storage::expose(const std::shared_ptr<Stream>& stream) {
+    if (movable() == nullptr) return;
+    const UseScope scope;
+    before_write(stream);
+    hold();
+}
+
+bool Storage::on_device() const noexcept {
+    return movable() == nullptr || movable()->residence != Residence::away;
 }
 
 void Storage::defer(const std::shared_ptr<Transfer>& transfer, bool write) {
     const std::lock_guard lock(mutex_);
     note_maker();
+    // From here to its end the transfer keeps it: see order_leaving().
+    if (movable() != nullptr) MemoryPool::of(device_).evictor().use(*movable());
     std::erase_if(deferred_,
                   [](const Deferred& each) { return each.transfer->state() == TransferState::completed; });
     deferred_.reserve(deferred_.size() + 1);
@@ -144,6 +192,34 @@ void Storage::defer(const std::shared_ptr<Transfer>& transfer, bool write) {
     }
     deferred_.push_back({transfer, write});
     only_.store(nullptr, std::memory_order_release);
+}
+
+namespace {
+
+struct Held {
+    std::vector<std::shared_ptr<Storage>> storages;
+
+    ~Held() { let_go(); }
+    void let_go() noexcept {
+        // The last owner of one may be here, and its end may come back here.
+        const auto gone = std::exchange(storages, {});
+        for (const auto& storage : gone) storage->unhold();
+    }
+};
+thread_local Held held;
+
+}  // namespace
+
+void UseScope::hold(std::shared_ptr<Storage> storage) {
+    if (contains(held.storages, storage)) return;
+    storage->hold();
+    held.storages.push_back(std::move(storage));
+    any_held_ = true;
+}
+
+void UseScope::let_go() noexcept {
+    any_held_ = false;
+    held.let_go();
 }
 
 }  // namespace gpk

@@ -2,6 +2,10 @@
 //
 // Reading on a stream waits for the last write on another; writing waits for every earlier use. Work
 // that stays on one stream pays one comparison for this.
+//
+// The pool may evict a storage: take the memory away from under its address, and bring it back before its
+// next use. So whoever calls before_read() or before_write() opens a UseScope first and closes it when the
+// work was queued; in between, the storage stays.
 #pragma once
 
 #include <atomic>
@@ -16,7 +20,7 @@
 
 namespace gpk {
 
-class Storage : public std::enable_shared_from_this<Storage> {
+class Storage final : public std::enable_shared_from_this<Storage>, public Evictable {
    public:
     // Uninitialised memory from the device's pool, on the calling thread's current stream.
     static std::shared_ptr<Storage> allocate(Device& device, std::size_t bytes);
@@ -49,6 +53,13 @@ class Storage : public std::enable_shared_from_this<Storage> {
     // uses that it must, and later uses wait for it.
     void defer(const std::shared_ptr<Transfer>& transfer, bool write);
 
+    // Keeps it on the device for good, for users that the library knows nothing of.
+    void expose(const std::shared_ptr<Stream>& stream);
+    // Copies it to the host now and takes its memory, until the next use. False where it is in use, or
+    // does not move: see MemoryPool::set_eviction.
+    bool evict() { return MemoryPool::of(device_).evict(block_); }
+    bool on_device() const noexcept;
+
    private:
     struct Deferred {
         std::shared_ptr<Transfer> transfer;
@@ -56,6 +67,12 @@ class Storage : public std::enable_shared_from_this<Storage> {
     };
 
     void order(const std::shared_ptr<Stream>& stream, bool write);
+    bool order_leaving(const std::shared_ptr<Stream>& stream) override;
+    void order_returned(const std::shared_ptr<Stream>& stream) override;
+    void order_write(const std::shared_ptr<Stream>& stream);
+    Movable* movable() const noexcept {  // null: it stays
+        return block_.record != nullptr ? block_.record->movable.get() : nullptr;
+    }
     void note_in_graph(Graph& graph);
     void note_maker();
     // Blocks until the transfers that a use must wait for are queued, without the lock.
@@ -64,13 +81,33 @@ class Storage : public std::enable_shared_from_this<Storage> {
     Device& device_;
     Block block_;
     std::function<void()> release_;
-    // The only stream that ever used this storage, or null once there are several.
+    // The only stream that ever used this storage, or null: there are several, or it may be evicted.
     std::atomic<Stream*> only_;
-    std::mutex mutex_;
+    // Under the mutex of Evictable:
     std::vector<std::shared_ptr<Stream>> readers_;  // since the last write, each ordered behind it
     std::shared_ptr<Stream> writer_;                // of the last write
     std::vector<std::shared_ptr<Stream>> users_;    // ever
     std::vector<Deferred> deferred_;                // transfers since the last write
+};
+
+// What the calling thread uses between before_read() or before_write() and the launch. What was used
+// outside of any scope is kept until the thread's next one ends.
+class UseScope {
+   public:
+    UseScope() noexcept { ++depth_; }
+    ~UseScope() {
+        if (--depth_ == 0 && any_held_) let_go();
+    }
+    UseScope(const UseScope&) = delete;
+    UseScope& operator=(const UseScope&) = delete;
+
+    static void hold(std::shared_ptr<Storage> storage);
+
+   private:
+    static void let_go() noexcept;
+
+    static inline thread_local constinit int depth_ = 0;
+    static inline thread_local constinit bool any_held_ = false;
 };
 
 }  // namespace gpk

@@ -232,7 +232,12 @@ void bind_array(nb::module_& m) {
                      "Whether the elements lie in row-major order without gaps.")
         .def_prop_ro("writable", &Array::writable, "Whether elements may be assigned.")
         .def_prop_ro(
-            "data_ptr", [](const Array& a) { return a.data(); }, "The device address of the first element.")
+            "data_ptr",
+            [](const Array& a) {
+                a.storage()->expose(current_stream(a.device()));
+                return a.data();
+            },
+            "The device address of the first element. From then on the pool does not evict the array.")
         .def_prop_ro(
             "T", [](const Array& a) { return a.transpose({}); }, "The view with its axes reversed.")
         .def(

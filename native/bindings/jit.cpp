@@ -218,6 +218,7 @@ class PyKernel {
     void launch(const Call& call, const std::shared_ptr<Stream>& stream, const LaunchConfig& config,
                 const std::byte* params) const {
         Cost cost;
+        const UseScope scope;
         const auto& parameters = signature().parameters;
         for (std::size_t i = 0; i < parameters.size(); ++i) {
             const Array* const array = call.arguments[i].array;

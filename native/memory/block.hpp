@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "driver/driver.hpp"
+#include "memory/chunks.hpp"
 #include "runtime/graph.hpp"
 #include "runtime/stream.hpp"
 
@@ -15,6 +16,7 @@ namespace gpk {
 enum class BlockState : std::uint8_t { free, live, taken };  // taken: by the pool, which looks at it
 
 struct Bin;
+struct Movable;
 
 struct BlockRecord {
     // What else used a free block, beside its stream.
@@ -32,11 +34,15 @@ struct BlockRecord {
     std::uint64_t data_of = 0;       // the tenant whose data it may still hold, 0 for none
     Bin* bin = nullptr;              // of its size class
     BlockState state = BlockState::taken;
-    BlockRecord* next = nullptr;                                    // in its free list
+    bool in_chunks = false;            // the pointer is a range of addresses, and `chunks` what lies under it
+    std::vector<Chunk> chunks;         // none while it is away
+    std::shared_ptr<Movable> movable;  // while it is live and may be evicted
+    BlockRecord* next = nullptr;       // in its free list
     BlockRecord *before_in_all = nullptr, *after_in_all = nullptr;  // in the list of all
 
     bool may_ask() const;  // a capturing stream may be neither asked nor waited for
     bool idle() const;
+    void synchronize() const;
     void order_before(Stream& next_user) const;
 };
 

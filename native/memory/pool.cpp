@@ -6,14 +6,12 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "memory/arena.hpp"
+#include "memory/pool_room.hpp"
 #include "runtime/tenant.hpp"
 
 namespace gpk {
 
 namespace {
-
-// Of BlockRecord::data_of: more than one tenant's.
-constexpr std::uint64_t kOfSeveral = ~std::uint64_t{0};
 
 std::uint64_t id_of(const Tenant* tenant) noexcept { return tenant != nullptr ? tenant->id() : 0; }
 
@@ -36,6 +34,13 @@ bool BlockRecord::idle() const {
                         std::all_of(others->streams.begin(), others->streams.end(), done)));
 }
 
+void BlockRecord::synchronize() const {
+    stream->synchronize();
+    if (!others) return;
+    for (const auto& event : others->events) event->synchronize();
+    for (const auto& other : others->streams) other->synchronize();
+}
+
 void BlockRecord::order_before(Stream& next_user) const {
     next_user.wait(*stream);
     if (!others) return;
@@ -45,7 +50,7 @@ void BlockRecord::order_before(Stream& next_user) const {
 
 MemoryPool& MemoryPool::of(Device& device) { return device.attached<MemoryPool>(); }
 
-MemoryPool::MemoryPool(Device& device) : device_(device) {}
+MemoryPool::MemoryPool(Device& device) : device_(device), chunks_(device, budget_), evictor_(*this) {}
 
 MemoryPool::~MemoryPool() {
     trim();
@@ -91,7 +96,7 @@ Block MemoryPool::allocate(std::size_t bytes, const std::shared_ptr<Stream>& str
     if (bytes > size_class::kMostBytes) refuse(bytes, *stream, nullptr);
     if (stream->capture() != nullptr) return allocate_for_capture(bytes, stream);
     Tenant* const tenant = stream->tenant().get();
-    const std::size_t wanted = class_bytes(bytes);
+    const std::size_t wanted = size_for(bytes, tenant);
     if (tenant != nullptr) charge(*tenant, wanted, bytes, *stream);
     BlockRecord* record = nullptr;
     if (wanted <= size_class::kLarge) {
@@ -121,7 +126,7 @@ Block MemoryPool::allocate_for_capture(std::size_t bytes, const std::shared_ptr<
     Graph& graph = *stream->capture();
     if (!graph.arena) graph.arena = std::make_shared<GraphArena>(*this);
     auto& arena = static_cast<GraphArena&>(*graph.arena);
-    const std::size_t wanted = class_bytes(bytes);
+    const std::size_t wanted = size_for(bytes, stream->tenant().get());
     BlockRecord* record = arena.take(wanted);
     if (record == nullptr) {
         record = fresh_for_capture(wanted, bytes, stream);
@@ -140,8 +145,7 @@ BlockRecord* MemoryPool::fresh_for_capture(std::size_t wanted, std::size_t bytes
     BlockRecord* record = nullptr;
     try {
         std::lock_guard driver_lock(driver_mutex_);
-        record = take_fresh(wanted, stream);
-        if (record == nullptr && give_back() > 0) record = take_fresh(wanted, stream);
+        record = with_room(wanted, tenant, [&] { return take_fresh(wanted, stream); });
         if (record == nullptr) refuse(bytes, *stream, nullptr);
         if (record->data_of != id_of(tenant)) {
             // A fill on the captured stream would run with every launch.
@@ -162,20 +166,12 @@ BlockRecord* MemoryPool::fresh_for_capture(std::size_t wanted, std::size_t bytes
 }
 
 void MemoryPool::charge(Tenant& tenant, std::size_t class_bytes, std::size_t bytes, const Stream& stream) {
-    if (const Tenant* full = tenant.charge(class_bytes)) refuse(bytes, stream, full);
-}
-
-// The slow way: everything but a block of the right class that the stream's own order protects. Null where
-// there is no room.
-BlockRecord* MemoryPool::find(std::size_t wanted, const std::shared_ptr<Stream>& stream) {
-    std::lock_guard driver_lock(driver_mutex_);
-    for (const Reuse reuse : {Reuse::same_stream, Reuse::idle}) {
-        if (BlockRecord* record = take_cached(wanted, stream, reuse)) return record;
+    const Tenant* full = tenant.charge(class_bytes);
+    if (full != nullptr && evicts(&tenant)) {
+        std::lock_guard driver_lock(driver_mutex_);
+        full = charge_making_room(tenant, class_bytes);
     }
-    if (BlockRecord* record = take_fresh(wanted, stream)) return record;
-    if (BlockRecord* record = take_cached(wanted, stream, Reuse::waiting)) return record;
-    // What is cached in other classes makes room. Its streams are waited for: this is the last resort.
-    return give_back() > 0 ? take_fresh(wanted, stream) : nullptr;
+    if (full != nullptr) refuse(bytes, stream, full);
 }
 
 // Large requests accept up to a quarter more, unless a tenant would be charged for it.
@@ -237,37 +233,6 @@ BlockRecord* MemoryPool::take_from(Bin& bin, const std::shared_ptr<Stream>& stre
     return found;
 }
 
-// The caller holds driver_mutex_. Null where the limit or the device has no room.
-BlockRecord* MemoryPool::take_fresh(std::size_t wanted, const std::shared_ptr<Stream>& stream) {
-    auto record = std::make_unique<BlockRecord>();
-    record->class_bytes = wanted;
-    record->stream = stream;
-    record->data_of = fresh_data_of(id_of(stream->tenant().get()));
-    {
-        std::lock_guard lock(lock_);
-        if (limit_ != 0 && (wanted > limit_ || stats_.reserved_bytes > limit_ - wanted)) return nullptr;
-        record->bin = &bin_for(wanted);
-    }
-    try {
-        record->pointer = device_.driver().allocate(wanted);
-    } catch (const DriverError& failure) {
-        if (failure.kind() != ErrorKind::memory) throw;
-        return nullptr;
-    }
-    std::lock_guard lock(lock_);
-    stats_.reserved_bytes += wanted;
-    ++stats_.driver_allocations;
-    record->after_in_all = all_;
-    if (all_ != nullptr) all_->before_in_all = record.get();
-    return all_ = record.release();
-}
-
-// Whose data the driver's memory may hold, for one who asks for it.
-std::uint64_t MemoryPool::fresh_data_of(std::uint64_t tenant) const noexcept {
-    const bool clean = !returned_ || *returned_ == tenant;
-    return clean ? tenant : kOfSeveral;
-}
-
 void MemoryPool::scrub(BlockRecord& record, Stream& stream) {
     device_.launcher().fill(stream, record.pointer, 0, record.class_bytes);
     record.data_of = id_of(stream.tenant().get());
@@ -291,8 +256,9 @@ void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>
     BlockRecord* const record = block.record;
     if (record == nullptr) return;
     if (block.arena) return static_cast<GraphArena&>(*block.arena).put_back(block, others);
+    const bool here = !record->movable || evictor_.leave(*record);
     for (const auto& other : others) {
-        if (other == record->stream) continue;
+        if (other == record->stream || !here) continue;
         if (!record->others) record->others = std::make_unique<BlockRecord::Others>();
         if (auto event = mark(*other)) {
             record->others->events.push_back(std::move(event));
@@ -300,56 +266,34 @@ void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>
             record->others->streams.push_back(other);
         }
     }
-    if (Tenant* tenant = record->stream->tenant().get()) tenant->uncharge(record->class_bytes);
-    std::lock_guard lock(lock_);
+    if (Tenant* tenant = record->stream->tenant().get(); tenant != nullptr && here) {
+        tenant->uncharge(record->class_bytes);
+    }
+    std::unique_lock lock(lock_);
     stats_.live_bytes -= record->bytes;
     --stats_.live_blocks;
     --record->bin->live_blocks;
-    put_free(record);
-}
-
-// The caller holds lock_.
-void MemoryPool::forget(BlockRecord* record) noexcept {
-    (record->before_in_all != nullptr ? record->before_in_all->after_in_all : all_) = record->after_in_all;
-    if (record->after_in_all != nullptr) record->after_in_all->before_in_all = record->before_in_all;
-}
-
-// The caller holds driver_mutex_.
-std::size_t MemoryPool::give_back() noexcept {
-    BlockRecord* records = nullptr;
-    {
-        std::lock_guard lock(lock_);
-        for (BlockRecord *each = all_, *next; each != nullptr; each = next) {
-            next = each->after_in_all;
-            if (each->state != BlockState::free) continue;
-            taken(each);
-            forget(each);
-            each->next = std::exchange(records, each);
-        }
-        for (Bin& bin : bins_) bin.clear();
-        for (auto& [size, bin] : large_bins_) bin.clear();
-    }
-    std::size_t bytes = 0;
-    while (records != nullptr) {
-        const std::unique_ptr<BlockRecord> record(std::exchange(records, records->next));
-        // The driver's free waits for work that may still use the block.
-        device_.driver().free(record->pointer);
-        bytes += record->class_bytes;
-        returned_ = !returned_ || *returned_ == record->data_of ? record->data_of : kOfSeveral;
-    }
-    std::lock_guard lock(lock_);
-    stats_.reserved_bytes -= bytes;
-    return bytes;
-}
-
-std::size_t MemoryPool::trim() {
-    std::lock_guard driver_lock(driver_mutex_);
-    return give_back();
+    if (here) return put_free(record);
+    forget(record);
+    lock.unlock();
+    const std::unique_ptr<BlockRecord> gone(record);
+    device_.driver().release_address(record->pointer, record->class_bytes);
 }
 
 PoolStats MemoryPool::stats() const {
-    std::lock_guard lock(lock_);
-    return stats_;
+    PoolStats stats;
+    {
+        std::lock_guard lock(lock_);
+        stats = stats_;
+    }
+    const EvictionStats evicted = evictor_.stats();
+    stats.reserved_bytes = budget_.used();
+    stats.cached_bytes += chunks_.free_bytes();
+    stats.evicted_bytes = evicted.evicted_bytes;
+    stats.host_bytes = evicted.host_bytes;
+    stats.evictions = evicted.evictions;
+    stats.reloads = evicted.reloads;
+    return stats;
 }
 
 void MemoryPool::reset_peak() {
@@ -357,14 +301,8 @@ void MemoryPool::reset_peak() {
     stats_.peak_live_bytes = stats_.live_bytes;
 }
 
-void MemoryPool::set_limit(std::size_t bytes) {
-    std::lock_guard lock(lock_);
-    limit_ = bytes;
-}
+void MemoryPool::set_limit(std::size_t bytes) { budget_.set_limit(bytes); }
 
-std::size_t MemoryPool::limit() const {
-    std::lock_guard lock(lock_);
-    return limit_;
-}
+std::size_t MemoryPool::limit() const { return budget_.limit(); }
 
 }  // namespace gpk

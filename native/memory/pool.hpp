@@ -17,6 +17,9 @@
 #include <vector>
 
 #include "memory/bin.hpp"
+#include "memory/budget.hpp"
+#include "memory/chunks.hpp"
+#include "memory/evict.hpp"
 #include "memory/size_classes.hpp"
 #include "memory/spin_lock.hpp"
 #include "runtime/device.hpp"
@@ -31,6 +34,9 @@ struct PoolStats {
     std::uint64_t allocations = 0;  // by callers
     std::uint64_t driver_allocations = 0;
     std::uint64_t live_blocks = 0;
+    std::size_t evicted_bytes = 0;  // of live blocks, not on the device now
+    std::size_t host_bytes = 0;     // pinned for eviction
+    std::uint64_t evictions = 0, reloads = 0;
 };
 
 class MemoryPool : public DeviceAttachment {
@@ -56,23 +62,48 @@ class MemoryPool : public DeviceAttachment {
     void set_limit(std::size_t bytes);
     std::size_t limit() const;
 
+    // Eviction, for what is allocated from then on: of everybody, or of a tenant and those below it. Blocks
+    // that are smaller than the driver's granularity never move.
+    void set_eviction(bool enabled);
+    void set_eviction(const Tenant& tenant, bool enabled);
+    bool evicts(const Tenant* tenant) const;
+    // For the owner of a block: gives it an entry with the evictor where it may move.
+    void make_movable(const Block& block, Evictable& owner);
+    // Moves a movable block to the host now, and waits. False where it is in use or does not move.
+    bool evict(const Block& block);
+    Evictor& evictor() noexcept { return evictor_; }
+    Device& device() const noexcept { return device_; }
+
     // The size that a request takes.
     static std::size_t class_bytes(std::size_t bytes) { return size_class::bytes_for(bytes); }
 
    private:
+    friend class Evictor;
     enum class Reuse { same_stream, idle, waiting };
 
     Block allocate_for_capture(std::size_t bytes, const std::shared_ptr<Stream>& stream);
     BlockRecord* fresh_for_capture(std::size_t wanted, std::size_t bytes,
                                    const std::shared_ptr<Stream>& stream);
     void charge(Tenant& tenant, std::size_t class_bytes, std::size_t bytes, const Stream& stream);
+    // The tenant that has no room even so, or null: charged. The caller holds driver_mutex_.
+    const Tenant* charge_making_room(Tenant& tenant, std::size_t class_bytes);
+    std::size_t size_for(std::size_t bytes, const Tenant* tenant) const;
+    template <class Attempt>
+    auto with_room(std::size_t bytes, const Tenant* tenant, Attempt&& attempt);
+    std::vector<Chunk> gather(std::size_t bytes, const Tenant* tenant);
+    bool allocate_at(BlockRecord& record, std::uint64_t tenant);
+    bool allocate_chunks(BlockRecord& record, std::uint64_t tenant);
+    enum class Harvest { idle_chunks, everything };
+    std::size_t harvest(Harvest which) noexcept;
+    bool settle(BlockRecord& record, bool wait) noexcept;
+    void dispose(std::unique_ptr<BlockRecord> record) noexcept;
+    void add(BlockRecord* record) noexcept;
     BlockRecord* find(std::size_t wanted, const std::shared_ptr<Stream>& stream);
     BlockRecord* take_cached(std::size_t wanted, const std::shared_ptr<Stream>& stream, Reuse reuse);
     BlockRecord* take_from(Bin& bin, const std::shared_ptr<Stream>& stream, Reuse reuse);
     BlockRecord* take_fresh(std::size_t wanted, const std::shared_ptr<Stream>& stream);
     std::uint64_t fresh_data_of(std::uint64_t tenant) const noexcept;
     void scrub(BlockRecord& record, Stream& stream);
-    std::size_t give_back() noexcept;
     std::shared_ptr<Event> mark(Stream& stream) noexcept;
     Bin& bin_for(std::size_t class_bytes);
     void note_live(BlockRecord* record, std::size_t bytes) noexcept;
@@ -89,7 +120,12 @@ class MemoryPool : public DeviceAttachment {
     std::map<std::size_t, Bin> large_bins_;
     BlockRecord* all_ = nullptr;
     PoolStats stats_;
-    std::size_t limit_ = 0;
+    std::vector<std::uint64_t> evicting_tenants_;  // ids
+    std::atomic<bool> evicts_all_{false}, evicts_some_{false};
+    DriverBudget budget_;
+    // Under driver_mutex_, as is the evictor.
+    ChunkCache chunks_;
+    Evictor evictor_;
     // Whose data is in memory that went back to the driver, which gives it out again as it is. Under
     // driver_mutex_.
     std::optional<std::uint64_t> returned_;

@@ -9,15 +9,6 @@
 
 namespace gpk {
 
-namespace {
-
-bool belongs_to(const Tenant* tenant, const Tenant* above) {
-    while (tenant != nullptr && tenant != above) tenant = tenant->parent();
-    return tenant == above;
-}
-
-}  // namespace
-
 void MemoryPool::refuse(std::size_t bytes, const Stream& stream, const Tenant* full) const {
     struct Holder {
         std::size_t bytes;
@@ -42,7 +33,7 @@ void MemoryPool::refuse(std::size_t bytes, const Stream& stream, const Tenant* f
             holders.push_back({(*each)->bytes, of != nullptr ? of->name() : ""});
         }
         now = stats_;
-        limit = limit_;
+        limit = budget_.limit();
     }
     std::string largest = holders.empty() ? "" : "; the largest blocks: ";
     for (const Holder& each : holders) {

@@ -114,6 +114,7 @@ Array attention_workspace(Device& device, const AttentionSize& size) {
     Array workspace = Array::empty(device, {plan.words}, DType::float32);
     // The counters must be zero; the kernel leaves them so.
     const auto& stream = current_stream(device);
+    const UseScope scope;
     workspace.storage()->before_write(stream);
     device.launcher().fill(*stream, workspace.data(), 0, static_cast<std::size_t>(plan.counters) * 4);
     return workspace;

@@ -22,6 +22,7 @@ void copy_elements(const Array& to, const Array& from, const kernels::Layout<2>&
     const int element_bytes = static_cast<int>(itemsize(to.dtype()));
     if (is_one_run(layout)) {
         const auto& stream = current_stream(device);
+        const UseScope scope;
         from.storage()->before_read(stream);
         to.storage()->before_write(stream);
         device.launcher().copy_on_device(*stream, to.data(), from.data(), to.nbytes());
@@ -108,6 +109,7 @@ void assign(const Array& to, const Scalar& value) {
     const bool one_byte = repeat_bits(bits & 0xff, DType::uint8).words[0] == pattern.words[0];
     if (one_byte && params.layout.rank == 1 && params.layout.axis[0].stride[0] == 1) {
         const auto& stream = current_stream(device);
+        const UseScope scope;
         to.storage()->before_write(stream);
         device.launcher().fill(*stream, to.data(), static_cast<std::uint8_t>(bits), to.nbytes());
         return;

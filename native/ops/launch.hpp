@@ -30,6 +30,7 @@ void launch(const Kernel& kernel, const LaunchConfig& config, const Params& para
             std::initializer_list<const Array*> reads, std::initializer_list<const Array*> writes) {
     Device& device = (*writes.begin())->device();
     const auto& stream = current_stream(device);
+    const UseScope scope;
     for (const Array* array : reads) array->storage()->before_read(stream);
     for (const Array* array : writes) array->storage()->before_write(stream);
     device.launcher().launch(*stream, kernel, config, params, cost);

@@ -1,0 +1,319 @@
+#include "memory/evict.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "base/error.hpp"
+#include "memory/pool.hpp"
+#include "runtime/meter.hpp"
+#include "runtime/observe.hpp"
+
+namespace gpk {
+
+namespace {
+
+// Whether a block of `of` may leave for what `asking` does: what was guaranteed to a tenant stays, unless
+// the tenant itself, or one below it, asks.
+bool may_give_way(const Tenant* of, const Tenant* asking) noexcept {
+    for (; of != nullptr; of = of->parent()) {
+        if (of->qos() == QosClass::guaranteed && !belongs_to(asking, of)) return false;
+    }
+    return true;
+}
+
+// Who gives way first.
+int rank(const Tenant* of) noexcept {
+    return static_cast<int>(of != nullptr ? of->qos() : QosClass::burstable);
+}
+
+const Tenant* tenant_of(const Movable& block) noexcept { return block.record->stream->tenant().get(); }
+
+void wait_quietly(Stream& stream) noexcept {
+    try {
+        stream.synchronize();
+    } catch (const Error&) {
+        // The device is broken: nothing runs there any more.
+    }
+}
+
+}  // namespace
+
+bool belongs_to(const Tenant* tenant, const Tenant* above) noexcept {
+    while (tenant != nullptr && tenant != above) tenant = tenant->parent();
+    return tenant == above;
+}
+
+Evictor::Evictor(MemoryPool& pool) : pool_(pool), host_(pool.device()) {}
+
+Evictor::~Evictor() {
+    if (out_) wait_quietly(*out_);
+    if (in_) wait_quietly(*in_);
+}
+
+const std::shared_ptr<Stream>& Evictor::own_stream(std::shared_ptr<Stream>& stream) {
+    if (!stream) stream = Stream::create_for(nullptr, pool_.device());
+    return stream;
+}
+
+void Evictor::enter(BlockRecord& record, Evictable& owner) {
+    auto block = std::make_shared<Movable>();
+    block->record = &record;
+    block->owner = &owner;
+    block->last_use = clock_.fetch_add(1, std::memory_order_relaxed);
+    std::lock_guard lock(registry_lock_);
+    registry_.push_back(block);
+    record.movable = std::move(block);
+}
+
+bool Evictor::leave(BlockRecord& record) noexcept {
+    const std::shared_ptr<Movable> block = std::move(record.movable);
+    Evictable* owner = nullptr;
+    {
+        std::lock_guard lock(registry_lock_);
+        owner = std::exchange(block->owner, nullptr);
+        const auto at = std::find(registry_.begin(), registry_.end(), block);
+        std::swap(*at, registry_.back());
+        registry_.pop_back();
+    }
+    std::lock_guard lock(owner->mutex_);  // whoever chose it before is done with it
+    const bool away = block->residence == Residence::away;
+    host_.release(std::exchange(block->host, {}), std::exchange(block->copied, nullptr));
+    if (away) no_longer_away(record);
+    return !away;
+}
+
+void Evictor::no_longer_away(const BlockRecord& record) noexcept {
+    evicted_bytes_.fetch_sub(record.class_bytes, std::memory_order_relaxed);
+    record.stream->meter().change(Level::evicted_bytes, -static_cast<std::int64_t>(record.class_bytes));
+}
+
+// The least recently used one of the least protected that may leave.
+Evictor::Chosen Evictor::choose(const Tenant* within, const Tenant* asking,
+                                std::vector<const Movable*>& passed_over) {
+    while (true) {
+        std::lock_guard lock(registry_lock_);
+        const std::shared_ptr<Movable>* best = nullptr;
+        const auto before = [](const Movable& a, const Movable& b) {
+            const int rank_a = rank(tenant_of(a)), rank_b = rank(tenant_of(b));
+            return rank_a != rank_b ? rank_a > rank_b : a.last_use < b.last_use;
+        };
+        for (const auto& each : registry_) {
+            if (each->residence != Residence::here || each->owner->held()) continue;
+            if (within != nullptr && !belongs_to(tenant_of(*each), within)) continue;
+            if (!may_give_way(tenant_of(*each), asking)) continue;
+            if (best != nullptr && !before(*each, **best)) continue;
+            const auto passed = std::find(passed_over.begin(), passed_over.end(), each.get());
+            if (passed == passed_over.end()) best = &each;
+        }
+        if (best == nullptr) return {};
+        std::unique_lock owner((*best)->owner->mutex_, std::try_to_lock);
+        if (owner && !(*best)->owner->held() && (*best)->residence == Residence::here) {
+            return {*best, std::move(owner)};
+        }
+        passed_over.push_back(best->get());
+    }
+}
+
+// Nothing where the block is in use again or gone. Whoever has locked the owner of a block that is leaving
+// needs no more than a moment, and no lock of the pool.
+Evictor::Chosen Evictor::lock_leaving(const Leaving& leaving) {
+    while (true) {
+        {
+            std::lock_guard lock(registry_lock_);
+            if (leaving.block->owner == nullptr || !leaving.still()) return {};
+            std::unique_lock owner(leaving.block->owner->mutex_, std::try_to_lock);
+            if (owner) return {leaving.block, std::move(owner)};
+        }
+        std::this_thread::yield();
+    }
+}
+
+// Queues the copy to the host. False where a captured stream uses the block.
+bool Evictor::begin(const std::shared_ptr<Movable>& block) {
+    const BlockRecord& record = *block->record;
+    observe::Span span(observe::Topic::memory, "evict", {pool_.device(), tenant_of(*block)});
+    span.bytes(static_cast<double>(record.bytes));
+    const std::shared_ptr<Stream> stream = own_stream(out_);
+    auto copied = std::make_shared<Event>(pool_.device());
+    HostCopy host = host_.allocate(record.bytes);
+    try {
+        if (!block->owner->order_leaving(stream)) {
+            host_.release(std::move(host), nullptr);
+            return false;
+        }
+        DevicePtr from = record.pointer;
+        for (const HostPiece& piece : host) {
+            pool_.device().launcher().copy_to_host(*stream, piece.data, from, piece.bytes);
+            from += piece.bytes;
+        }
+        copied->record(*stream);
+        leaving_.push_back(
+            {block, block->departures + 1, copied, record.stream->tenant(), record.class_bytes});
+    } catch (...) {
+        wait_quietly(*stream);
+        host_.release(std::move(host), nullptr);
+        throw;
+    }
+    block->host = std::move(host);
+    block->copied = std::move(copied);
+    ++block->departures;
+    block->residence = Residence::leaving;
+    return true;
+}
+
+// Takes the chunks of a block whose copy is done. The bytes that came free: 0 where it is in use again.
+std::size_t Evictor::finish(const Leaving& leaving) {
+    const Chosen chosen = lock_leaving(leaving);
+    Movable& block = *leaving.block;
+    if (!chosen.block || !leaving.still()) return 0;
+    BlockRecord& record = *block.record;
+    pool_.device().driver().unmap(record.pointer, record.class_bytes);
+    for (Chunk& chunk : record.chunks) chunk.data_of = record.data_of;
+    pool_.chunks_.put(std::exchange(record.chunks, {}));
+    block.residence = Residence::away;
+    block.copied = nullptr;
+    if (Tenant* tenant = record.stream->tenant().get()) tenant->uncharge(record.class_bytes);
+    evicted_bytes_.fetch_add(record.class_bytes, std::memory_order_relaxed);
+    evictions_.fetch_add(1, std::memory_order_relaxed);
+    Meter& meter = record.stream->meter();
+    meter.add(Count::evictions);
+    meter.add(Count::evicted_bytes, record.class_bytes);
+    meter.change(Level::evicted_bytes, static_cast<std::int64_t>(record.class_bytes));
+    return record.class_bytes;
+}
+
+// Takes up what has left and lets others begin, until `target` bytes are on their way or free.
+std::size_t Evictor::take_up(std::size_t target, const Tenant* within, const Tenant* asking) {
+    std::size_t freed = 0, pending = 0;
+    for (auto each = leaving_.begin(); each != leaving_.end();) {
+        const bool counts = each->counts_for(within);
+        if (each->still() && !each->copied->query()) {
+            if (counts) pending += each->bytes;
+            ++each;
+            continue;
+        }
+        const std::size_t came_free = finish(*each);
+        if (counts) freed += came_free;
+        each = leaving_.erase(each);
+    }
+    std::vector<const Movable*> passed_over;
+    while (freed + pending < target) {
+        const Chosen chosen = choose(within, asking, passed_over);
+        if (!chosen.block) break;
+        try {
+            if (begin(chosen.block)) {
+                pending += chosen.block->record->class_bytes;
+            } else {
+                passed_over.push_back(chosen.block.get());
+            }
+        } catch (const Error& failure) {
+            if (failure.kind() != ErrorKind::memory) throw;
+            break;  // the host has no room
+        }
+    }
+    return freed;
+}
+
+bool Evictor::make_room(std::size_t bytes, const Tenant* within, const Tenant* asking) {
+    // Twice what is asked for is sent off: the next who asks then need not wait for a copy that only begins,
+    // and what comes back in the meantime does so beside it.
+    const std::size_t target = bytes >= pool_.chunks_.granularity() ? 2 * bytes : bytes;
+    std::size_t freed = 0;
+    while (freed < bytes) {
+        freed += take_up(target - freed, within, asking);
+        const auto first = std::find_if(leaving_.begin(), leaving_.end(),
+                                        [&](const Leaving& each) { return each.counts_for(within); });
+        if (freed >= bytes || first == leaving_.end()) break;
+        const HostWait waiting(meter_of(pool_.device(), asking));
+        first->copied->synchronize();
+    }
+    return freed > 0;
+}
+
+bool Evictor::evict(const std::shared_ptr<Movable>& block) {
+    Evictable& owner = *block->owner;
+    std::unique_lock lock(owner.mutex_, std::defer_lock);
+    if (!lock.try_lock() || owner.held()) return false;
+    if (block->residence == Residence::away) return true;
+    if (block->residence == Residence::here && !begin(block)) return false;
+    const auto copied = block->copied;
+    lock.unlock();
+    copied->synchronize();
+    const auto entry = std::find_if(leaving_.begin(), leaving_.end(),
+                                    [&](const Leaving& each) { return each.copied == copied; });
+    const bool left = finish(*entry) > 0;
+    leaving_.erase(entry);
+    return left;
+}
+
+// The owner's mutex is held.
+void Evictor::bring_back(Movable& block) {
+    if (block.residence == Residence::leaving) {
+        host_.release(std::exchange(block.host, {}), std::exchange(block.copied, nullptr));
+        block.residence = Residence::here;
+        return;
+    }
+    std::lock_guard lock(pool_.driver_mutex_);
+    Tenant* const tenant = block.record->stream->tenant().get();
+    if (tenant != nullptr) {
+        const Tenant* const full = pool_.charge_making_room(*tenant, block.record->class_bytes);
+        if (full != nullptr) pool_.refuse(block.record->bytes, *block.record->stream, full);
+    }
+    try {
+        reload(block, tenant);
+    } catch (...) {
+        if (tenant != nullptr) tenant->uncharge(block.record->class_bytes);
+        throw;
+    }
+}
+
+void Evictor::reload(Movable& block, Tenant* tenant) {
+    BlockRecord& record = *block.record;
+    observe::Span span(observe::Topic::memory, "reload", {pool_.device(), tenant});
+    span.bytes(static_cast<double>(record.bytes));
+    std::vector<Chunk> chunks = pool_.gather(record.class_bytes, tenant);
+    if (chunks.empty()) pool_.refuse(record.bytes, *record.stream, nullptr);
+    const bool others_data = std::any_of(chunks.begin(), chunks.end(),
+                                         [&](const Chunk& chunk) { return chunk.data_of != record.data_of; });
+    bool mapped = false;
+    try {
+        const std::shared_ptr<Stream>& stream = own_stream(in_);
+        auto copied = std::make_shared<Event>(pool_.device());
+        pool_.chunks_.map(record.pointer, chunks);
+        mapped = true;
+        Launcher& launcher = pool_.device().launcher();
+        DevicePtr to = record.pointer;
+        for (const HostPiece& piece : block.host) {
+            launcher.copy_to_device(*stream, to, piece.data, piece.bytes);
+            to += piece.bytes;
+        }
+        // Behind the data, others may have left theirs.
+        if (others_data) launcher.fill(*stream, to, 0, record.class_bytes - record.bytes);
+        copied->record(*stream);
+        block.owner->order_returned(stream);
+        host_.release(std::exchange(block.host, {}), copied);
+    } catch (...) {
+        if (mapped) {
+            wait_quietly(*in_);
+            pool_.device().driver().unmap(record.pointer, record.class_bytes);
+        }
+        pool_.chunks_.put(std::move(chunks));
+        throw;
+    }
+    record.chunks = std::move(chunks);
+    block.residence = Residence::here;
+    no_longer_away(record);
+    reloads_.fetch_add(1, std::memory_order_relaxed);
+    record.stream->meter().add(Count::reloads);
+    record.stream->meter().add(Count::reloaded_bytes, record.class_bytes);
+}
+
+EvictionStats Evictor::stats() const noexcept {
+    return {.evicted_bytes = evicted_bytes_.load(std::memory_order_relaxed),
+            .host_bytes = host_.reserved_bytes(),
+            .evictions = evictions_.load(std::memory_order_relaxed),
+            .reloads = reloads_.load(std::memory_order_relaxed)};
+}
+
+}  // namespace gpk
