@@ -200,6 +200,7 @@ CudaDriver::~CudaDriver() {
     for (auto& [image, loaded] : images_) {
         release("cuModuleUnload", [&, module = loaded.module] { return api_.cuModuleUnload(module); });
     }
+    green_contexts_.reset();
     release("cuDevicePrimaryCtxRelease", [&] { return api_.cuDevicePrimaryCtxRelease_v2(device_); });
 }
 
@@ -341,7 +342,7 @@ SmPartitionHandle CudaDriver::sm_partition_create(std::span<const int> groups) {
 
 void CudaDriver::sm_partition_destroy(SmPartitionHandle partition) noexcept {
     if (partition == nullptr || info_.sm_groups == 0) return;
-    release("cuGreenCtxDestroy", [&] { return green_contexts_->destroy(green_of(partition)); });
+    green_contexts_->destroy(green_of(partition));
 }
 
 // A stream of a green context obeys its SMs with the primary context current, so that nothing else asks

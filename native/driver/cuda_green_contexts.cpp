@@ -49,16 +49,27 @@ int GreenContexts::group_size() const noexcept {
 }
 
 CUgreenCtx GreenContexts::create(std::span<const int> groups) {
+    Groups key(groups.begin(), groups.end());
+    std::sort(key.begin(), key.end());
+    std::lock_guard lock(mutex_);
+    auto& idle = idle_[key];
+    idle.reserve(idle.size() + groups_of_.size() + 1);  // so that destroy() needs no memory
+    if (!idle.empty()) {
+        const CUgreenCtx context = idle.back();
+        groups_of_.emplace(context, std::move(key));
+        idle.pop_back();
+        return context;
+    }
     std::vector<CUdevResource> chosen;
-    chosen.reserve(groups.size());
-    for (const int group : groups) chosen.push_back(groups_[static_cast<std::size_t>(group)]);
+    chosen.reserve(key.size());
+    for (const int group : key) chosen.push_back(groups_[static_cast<std::size_t>(group)]);
     CUdevResourceDesc description = nullptr;
     CUgreenCtx context = nullptr;
-    std::lock_guard lock(mutex_);
     check(api_, "cuDevResourceGenerateDesc",
           api_.cuDevResourceGenerateDesc(&description, chosen.data(), static_cast<unsigned>(chosen.size())));
     check(api_, "cuGreenCtxCreate",
           api_.cuGreenCtxCreate(&context, description, device_, CU_GREEN_CTX_DEFAULT_STREAM));
+    groups_of_.emplace(context, std::move(key));
     return context;
 }
 
@@ -70,9 +81,18 @@ CUstream GreenContexts::create_stream(CUgreenCtx context, int priority) {
     return stream;
 }
 
-CUresult GreenContexts::destroy(CUgreenCtx context) {
+void GreenContexts::destroy(CUgreenCtx context) noexcept {
     std::lock_guard lock(mutex_);
-    return api_.cuGreenCtxDestroy(context);
+    const auto used = groups_of_.find(context);
+    if (used == groups_of_.end()) return;
+    idle_.find(used->second)->second.push_back(context);
+    groups_of_.erase(used);
+}
+
+GreenContexts::~GreenContexts() {
+    for (const auto& [groups, contexts] : idle_) {
+        for (const CUgreenCtx context : contexts) api_.cuGreenCtxDestroy(context);
+    }
 }
 
 }  // namespace gpk::cuda

@@ -524,23 +524,29 @@ TEST_F(CudaDriverTest, WithoutVirtualMemory) {
 }
 
 TEST_F(CudaDriverTest, SmPartitions) {
-    const auto gpu = driver();
+    auto gpu = driver();
     EXPECT_EQ(gpu->info().sm_groups, 16);
     EXPECT_EQ(gpu->info().sm_group_size, 8);
     const int groups[] = {3, 0, 15};
     const SmPartitionHandle partition = gpu->sm_partition_create(groups);
-    EXPECT_EQ(state.described, (std::vector<unsigned>{3, 0, 15}));
+    EXPECT_EQ(state.described, (std::vector<unsigned>{0, 3, 15}));
     EXPECT_EQ(gpu->stream_create(-2, partition), fake<StreamHandle>(102));
     gpu->sm_partition_destroy(partition);
     gpu->sm_partition_destroy(nullptr);
-    EXPECT_EQ(state.partitions, 0);
     for (const std::vector<int>& bad : std::vector<std::vector<int>>{{}, {16}, {-1}, {1, 2, 1}}) {
         message(ErrorKind::value, [&] { gpu->sm_partition_create(bad); });
     }
+    // The context of the destroyed one serves the next of the same groups; others need one of their own.
+    const int same[] = {15, 3, 0}, other[] = {1};
+    EXPECT_EQ(gpu->sm_partition_create(same), partition);
+    EXPECT_EQ(state.partitions, 1);
     for (const char* call : {"describe", "green"}) {
         state.failures = {{call, CUDA_ERROR_OUT_OF_MEMORY}};
-        message(ErrorKind::memory, [&] { gpu->sm_partition_create(groups); });
+        message(ErrorKind::memory, [&] { gpu->sm_partition_create(same); });
+        message(ErrorKind::memory, [&] { gpu->sm_partition_create(other); });
     }
+    gpu->sm_partition_destroy(partition);
+    gpu.reset();
     EXPECT_EQ(state.partitions, 0);
 }
 
