@@ -237,8 +237,10 @@ void bind_transfer(nb::module_& m) {
           nb::arg("progress").none());
     m.def("_transfer_on_device", &on_device, nb::arg("source"), nb::arg("target"), nb::arg("priority"),
           nb::arg("progress").none());
-    m.def("_transfer_stats", &stats, nb::arg("device").none());
+    m.def("_transfer_stats", &stats, nb::arg("device").none(),
+          nb::sig("def _transfer_stats(device: Device | str | None) -> dict[str, int]"));
     m.def("_transfer_configure", &configure, nb::arg("device").none(), nb::arg("sizes"),
+          nb::sig("def _transfer_configure(device: Device | str | None, **sizes: int) -> None"),
           "For measurements: the engine's options (native/memory/transfer_engine.hpp), before its first "
           "transfer.");
     m.def(
@@ -250,7 +252,8 @@ void bind_transfer(nb::module_& m) {
         },
         nb::arg("device").none());
     m.def("_pinned", &pinned, nb::arg("nbytes"), nb::arg("device").none());
-    m.def("_pinned_stats", &pinned_stats, nb::arg("device").none());
+    m.def("_pinned_stats", &pinned_stats, nb::arg("device").none(),
+          nb::sig("def _pinned_stats(device: Device | str | None) -> dict[str, int]"));
     m.def(
         "_pinned_trim",
         [](DeviceArg device) {
