@@ -18,8 +18,8 @@ struct Entry {
     void (*measure)(bench::Section&);
 };
 constexpr Entry kSections[] = {
-    {"smid", bench::measure_smid}, {"victim", bench::measure_victim}, {"hooks", bench::measure_hooks},
-    {"pool", bench::measure_pool}, {"cycles", bench::measure_cycles},
+    {"smid", bench::measure_smid}, {"victim", bench::measure_victim},       {"hooks", bench::measure_hooks},
+    {"pool", bench::measure_pool}, {"transfers", bench::measure_transfers}, {"cycles", bench::measure_cycles},
 };
 
 struct Arguments {

@@ -69,6 +69,9 @@ def test_native_sections(tmp_path):
     cycles = rows["cycles: bytes that did not come back, a partition made, used and destroyed"]
     assert cycles["value"] == 0
     assert cycles["figures"]["cycles"] == 3
+    for what in ("to the device", "to the host", "each way, both at once"):
+        assert rows[f"transfers: pinned, {what}"]["ratios"]["a plain copy"] > 0
+    assert rows["transfers: p99 of an urgent 64 KiB to the host beside bulk"]["goal"] == "<= 100"
     assert rows["pool: allocate and release 1 MiB"]["value"] > 0
 
 
