@@ -93,6 +93,7 @@ void measure_smid(Section& section);
 void measure_victim(Section& section);
 void measure_hooks(Section& section);
 void measure_pool(Section& section);
+void measure_eviction(Section& section);
 void measure_transfers(Section& section);
 void measure_cycles(Section& section);
 // The second process of the audit: its lines are for the first one.

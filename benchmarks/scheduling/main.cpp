@@ -18,8 +18,10 @@ struct Entry {
     void (*measure)(bench::Section&);
 };
 constexpr Entry kSections[] = {
-    {"smid", bench::measure_smid}, {"victim", bench::measure_victim},       {"hooks", bench::measure_hooks},
-    {"pool", bench::measure_pool}, {"transfers", bench::measure_transfers}, {"cycles", bench::measure_cycles},
+    {"smid", bench::measure_smid},         {"victim", bench::measure_victim},
+    {"hooks", bench::measure_hooks},       {"pool", bench::measure_pool},
+    {"eviction", bench::measure_eviction}, {"transfers", bench::measure_transfers},
+    {"cycles", bench::measure_cycles},
 };
 
 struct Arguments {

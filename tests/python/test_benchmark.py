@@ -72,6 +72,13 @@ def test_native_sections(tmp_path):
     for what in ("to the device", "to the host", "each way, both at once"):
         assert rows[f"transfers: pinned, {what}"]["ratios"]["a plain copy"] > 0
     assert rows["transfers: p99 of an urgent 64 KiB to the host beside bulk"]["goal"] == "<= 100"
+    moved = rows["eviction: bytes that did not come back, a block of 4 MiB evicted and reloaded"]
+    assert moved["value"] == 0
+    assert moved["figures"]["cycles"] >= 6
+    touches = ("each way, cyclic touch of twice the pool", "each way, random touch of twice the pool")
+    for what in ("evict", "reload", *touches):
+        assert rows[f"eviction: {what}, blocks of 8 MiB"]["goal"] == "a plain copy >= 0.9"
+        assert rows[f"eviction: {what}, blocks of 8 MiB"]["value"] > 0
     assert rows["pool: allocate and release 1 MiB"]["value"] > 0
 
 

@@ -24,7 +24,7 @@ from ._measure import Row
 from .copies import measure_copies
 from .pools import measure_pools
 
-NATIVE = ("smid", "victim", "hooks", "pool", "transfers", "cycles")
+NATIVE = ("smid", "victim", "hooks", "pool", "eviction", "transfers", "cycles")
 _PYTHON: dict[str, Callable[[bool], list[Row]]] = {
     "python-pool": measure_pools,
     "python-copies": measure_copies,
