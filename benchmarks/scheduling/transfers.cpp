@@ -157,7 +157,8 @@ struct Direction {
 };
 constexpr Direction kDirections[] = {{"to the device", &Copies::up}, {"to the host", &Copies::down}};
 
-// Seconds that `pieces` bulk copies take, with urgent ones meanwhile where `latencies_us` is given.
+// Seconds that `pieces` bulk copies take, with urgent ones meanwhile, at least one, where `latencies_us` is
+// given.
 double bulk_seconds(Copies& copies, const Direction& direction, int pieces,
                     std::vector<double>* latencies_us) {
     std::atomic<std::int64_t> ended{0};
@@ -172,10 +173,10 @@ double bulk_seconds(Copies& copies, const Direction& direction, int pieces,
         });
     }
     std::int64_t due = Section::now_ns();
-    while (latencies_us != nullptr && left > 0) {
+    while (latencies_us != nullptr && (left > 0 || latencies_us->empty())) {
         std::int64_t asked = Section::now_ns();
         while (asked < due) asked = Section::now_ns();
-        if (left == 0) break;
+        if (left == 0 && !latencies_us->empty()) break;
         (copies.*direction.copy)(kUrgentBytes, -1, 0)->get();
         const std::int64_t now = Section::now_ns();
         latencies_us->push_back(static_cast<double>(now - asked) * 1e-3);
