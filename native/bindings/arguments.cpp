@@ -176,6 +176,18 @@ const Array* read_out(const char* call, nb::handle value) {
     return value.is_none() ? nullptr : &read_array(call, "out", value);
 }
 
+QosClass read_qos(const char* call, nb::handle value) {
+    if (nb::isinstance<QosClass>(value)) return nb::cast<QosClass>(value);
+    const std::string name = nb::isinstance<nb::str>(value) ? nb::cast<std::string>(value) : "";
+    for (const QosClass qos : {QosClass::guaranteed, QosClass::burstable, QosClass::best_effort}) {
+        if (name == to_string(qos)) return qos;
+    }
+    throw error(ErrorKind::value, {.call = call,
+                                   .argument = "qos",
+                                   .expected = "'guaranteed', 'burstable', 'best_effort' or a QosClass",
+                                   .got = nb::cast<std::string>(nb::repr(value))});
+}
+
 std::size_t read_bytes(const char* call, const char* argument, nb::handle value) {
     if (nb::isinstance<nb::str>(value)) return parse_byte_size(call, nb::cast<std::string>(value));
     if (PyLong_Check(value.ptr()) && !PyBool_Check(value.ptr())) {

@@ -14,6 +14,7 @@
 #include "bindings/typed.hpp"
 #include "runtime/device.hpp"
 #include "runtime/stream.hpp"
+#include "runtime/tenant.hpp"
 
 namespace gpk::python {
 
@@ -31,6 +32,7 @@ void bind_llm(nb::module_& m);
 void bind_observe(nb::module_& m);
 void bind_scheduler(nb::module_& m);
 void bind_transfer(nb::module_& m);
+void bind_memory(nb::module_& m);
 void bind_benchmark(nb::module_& m);
 void bind_partition(nb::module_& m);
 void bind_pacing(nb::module_& m);
@@ -62,6 +64,7 @@ std::optional<Number> read_number(nb::handle value);
 Array promoted_for(const Array& array, const Number& number);
 // A number of bytes, or text such as "4GiB".
 std::size_t read_bytes(const char* call, const char* argument, nb::handle value);
+QosClass read_qos(const char* call, nb::handle value);  // "guaranteed" and so on, or a QosClass
 bool is_array(nb::handle value);
 std::string kind_of(nb::handle value);  // the name of its type, for messages
 

@@ -18,6 +18,7 @@ NB_MODULE(_native, m) {
     bind_observe(m);
     bind_scheduler(m);
     bind_transfer(m);
+    bind_memory(m);
     bind_benchmark(m);
     bind_partition(m);
     bind_pacing(m);

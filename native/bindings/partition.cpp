@@ -14,19 +14,6 @@ namespace gpk::python {
 
 namespace {
 
-// "guaranteed", or a QosClass.
-QosClass read_qos(nb::handle value) {
-    if (nb::isinstance<QosClass>(value)) return nb::cast<QosClass>(value);
-    const std::string name = nb::isinstance<nb::str>(value) ? nb::cast<std::string>(value) : "";
-    for (const QosClass qos : {QosClass::guaranteed, QosClass::burstable, QosClass::best_effort}) {
-        if (name == to_string(qos)) return qos;
-    }
-    throw error(ErrorKind::value, {.call = "PartitionLimits",
-                                   .argument = "qos",
-                                   .expected = "'guaranteed', 'burstable', 'best_effort' or a QosClass",
-                                   .got = nb::cast<std::string>(nb::repr(value))});
-}
-
 struct PyManager {
     std::shared_ptr<PartitionManager> manager;
 };
@@ -121,7 +108,7 @@ PartitionLimits read_limits(nb::handle memory, std::optional<double> compute, st
     if (compute) limits.compute(*compute);
     if (bandwidth) limits.bandwidth(*bandwidth);
     if (streams) limits.streams(*streams);
-    return limits.qos(read_qos(qos));
+    return limits.qos(read_qos("PartitionLimits", qos));
 }
 
 std::shared_ptr<PartitionManager> own_manager(Device& device) {
@@ -174,7 +161,7 @@ void bind_limits(nb::module_& m) {
         .def(
             "qos",
             [](nb::handle self, nb::handle qos) {
-                limits_of(self).qos(read_qos(qos));
+                limits_of(self).qos(read_qos("PartitionLimits", qos));
                 return nb::borrow(self);
             },
             nb::arg("qos"), nb::sig("def qos(self, qos: QosClass | str) -> PartitionLimits"),

@@ -1,4 +1,4 @@
-// Devices, streams, events, graphs and memory statistics.
+// Devices, streams, events and graphs.
 #include "bindings/common.hpp"
 
 #include <nanobind/stl/optional.h>
@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "memory/pool.hpp"
 #include "runtime/graph.hpp"
 #include "runtime/stream.hpp"
 
@@ -233,40 +232,6 @@ void bind_graph(nb::module_& m) {
             "The pieces of work in the graph.");
 }
 
-void bind_memory(nb::module_& m) {
-    m.def(
-        "memory_stats",
-        [](DeviceArg device) {
-            const PoolStats stats = MemoryPool::of(read_device(device)).stats();
-            nb::dict out;
-            out["live_bytes"] = stats.live_bytes;
-            out["reserved_bytes"] = stats.reserved_bytes;
-            out["cached_bytes"] = stats.cached_bytes;
-            out["peak_live_bytes"] = stats.peak_live_bytes;
-            out["live_blocks"] = stats.live_blocks;
-            out["allocations"] = stats.allocations;
-            out["driver_allocations"] = stats.driver_allocations;
-            return out;
-        },
-        nb::arg("device").none() = nb::none(),
-        nb::sig("def memory_stats(device: Device | str | None = None) -> dict[str, int]"),
-        "What the device's memory pool holds, as a dict.");
-    m.def(
-        "trim_memory",
-        [](DeviceArg device) {
-            MemoryPool& pool = MemoryPool::of(read_device(device));
-            const Unlocked unlocked;
-            return pool.trim();
-        },
-        nb::arg("device").none() = nb::none(),
-        "Gives the pool's free memory back to the driver; returns its bytes.");
-    m.def(
-        "set_memory_limit",
-        [](std::size_t bytes, DeviceArg device) { MemoryPool::of(read_device(device)).set_limit(bytes); },
-        nb::arg("bytes"), nb::arg("device").none() = nb::none(),
-        "The most that the device's pool may take from the driver; 0 for no limit.");
-}
-
 }  // namespace
 
 void enter_scope(const std::shared_ptr<Stream>& stream) {
@@ -306,7 +271,6 @@ void bind_runtime(nb::module_& m) {
     bind_device(m);
     bind_stream(m);
     bind_graph(m);
-    bind_memory(m);
 }
 
 }  // namespace gpk::python

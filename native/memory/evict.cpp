@@ -29,6 +29,12 @@ int rank(const Tenant* of) noexcept {
 
 const Tenant* tenant_of(const Movable& block) noexcept { return block.record->stream->tenant().get(); }
 
+bool may_leave(const Movable& block, const Tenant* within, const Tenant* asking) noexcept {
+    return block.residence == Residence::here && !block.owner->held() &&
+           (within == nullptr || belongs_to(tenant_of(block), within)) &&
+           may_give_way(tenant_of(block), asking);
+}
+
 void wait_quietly(Stream& stream) noexcept {
     try {
         stream.synchronize();
@@ -61,13 +67,20 @@ void Evictor::enter(BlockRecord& record, Evictable& owner) {
     block->record = &record;
     block->owner = &owner;
     block->last_use = clock_.fetch_add(1, std::memory_order_relaxed);
-    std::lock_guard lock(registry_lock_);
-    registry_.push_back(block);
+    {
+        std::lock_guard lock(registry_lock_);
+        registry_.push_back(block);
+    }
+    std::lock_guard lock(pool_.lock_);
     record.movable = std::move(block);
 }
 
 bool Evictor::leave(BlockRecord& record) noexcept {
-    const std::shared_ptr<Movable> block = std::move(record.movable);
+    std::shared_ptr<Movable> block;
+    {
+        std::lock_guard lock(pool_.lock_);
+        block = std::exchange(record.movable, nullptr);
+    }
     Evictable* owner = nullptr;
     {
         std::lock_guard lock(registry_lock_);
@@ -99,9 +112,7 @@ Evictor::Chosen Evictor::choose(const Tenant* within, const Tenant* asking,
             return rank_a != rank_b ? rank_a > rank_b : a.last_use < b.last_use;
         };
         for (const auto& each : registry_) {
-            if (each->residence != Residence::here || each->owner->held()) continue;
-            if (within != nullptr && !belongs_to(tenant_of(*each), within)) continue;
-            if (!may_give_way(tenant_of(*each), asking)) continue;
+            if (!may_leave(*each, within, asking)) continue;
             if (best != nullptr && !before(*each, **best)) continue;
             const auto passed = std::find(passed_over.begin(), passed_over.end(), each.get());
             if (passed == passed_over.end()) best = &each;
@@ -307,6 +318,15 @@ void Evictor::reload(Movable& block, Tenant* tenant) {
     reloads_.fetch_add(1, std::memory_order_relaxed);
     record.stream->meter().add(Count::reloads);
     record.stream->meter().add(Count::reloaded_bytes, record.class_bytes);
+}
+
+std::size_t Evictor::bytes_that_may_leave(const Tenant* within, const Tenant* asking) const {
+    std::lock_guard lock(registry_lock_);
+    std::size_t bytes = 0;
+    for (const auto& each : registry_) {
+        if (may_leave(*each, within, asking)) bytes += each->record->class_bytes;
+    }
+    return bytes;
 }
 
 EvictionStats Evictor::stats() const noexcept {

@@ -94,6 +94,7 @@ class Evictor {
     bool evict(const std::shared_ptr<Movable>& block);
 
     EvictionStats stats() const noexcept;
+    std::size_t bytes_that_may_leave(const Tenant* within, const Tenant* asking) const;
     HostStore& host() noexcept { return host_; }
 
    private:

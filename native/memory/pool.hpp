@@ -39,6 +39,22 @@ struct PoolStats {
     std::uint64_t evictions = 0, reloads = 0;
 };
 
+// One block, for a picture of what holds what.
+struct BlockInfo {
+    DevicePtr pointer = 0;
+    std::size_t bytes = 0;  // asked for; 0 where it is cached
+    std::size_t class_bytes = 0;
+    std::string_view state;  // "live", "leaving", "evicted" or "cached"
+    bool movable = false;
+    std::string tenant;  // empty for none
+    std::uint64_t stream = 0;
+    std::uint64_t last_use = 0;  // of movable blocks: a greater number is later
+};
+
+struct ClassInfo {
+    std::size_t class_bytes = 0, live_blocks = 0, free_blocks = 0;
+};
+
 class MemoryPool : public DeviceAttachment {
    public:
     static MemoryPool& of(Device& device);
@@ -56,6 +72,9 @@ class MemoryPool : public DeviceAttachment {
 
     PoolStats stats() const;
     void reset_peak();
+    // All blocks, or the live ones of a tenant and those below it.
+    std::vector<BlockInfo> snapshot(const Tenant* within = nullptr) const;
+    std::vector<ClassInfo> classes() const;  // with blocks, the smallest first
     // Gives free blocks back to the driver; waits for those still in use by a stream. Returns bytes.
     std::size_t trim();
     // The most that the pool may take from the driver; 0 for no limit.

@@ -379,9 +379,6 @@ from ._native import (
     mean as mean,
 )
 from ._native import (
-    memory_stats as memory_stats,
-)
-from ._native import (
     metrics as metrics,
 )
 from ._native import (
@@ -448,9 +445,6 @@ from ._native import (
     set_matmul_precision as set_matmul_precision,
 )
 from ._native import (
-    set_memory_limit as set_memory_limit,
-)
-from ._native import (
     sigmoid as sigmoid,
 )
 from ._native import (
@@ -497,9 +491,6 @@ from ._native import (
 )
 from ._native import (
     transpose as transpose,
-)
-from ._native import (
-    trim_memory as trim_memory,
 )
 from ._native import (
     trunc as trunc,

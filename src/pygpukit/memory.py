@@ -1,4 +1,8 @@
-"""Memory: pinned host arrays, which the device copies without a detour.
+"""Memory: the device's pool, pools with a quota of their own, eviction, and pinned host arrays.
+
+gp.memory.set_limit("8GiB")
+gp.memory.set_eviction(True)             # what does not fit waits in pinned host memory
+pool = gp.memory.MemoryPool(quota="2GiB", enable_eviction=True)
 
 host = gp.memory.pinned((1024, 1024), "float32")
 host[:] = ...
@@ -12,6 +16,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from . import _native
 from ._native import InvalidValueError
+from ._native import MemoryBlock as MemoryBlock
+from ._native import MemoryPool as MemoryPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +25,53 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ._native import Device, DType
+
+
+def stats(device: Device | str | None = None) -> dict[str, Any]:
+    """What the device's memory pool holds.
+
+    live_bytes: handed out, as asked for; evicted_bytes of them are not on the device. reserved_bytes: taken
+    from the driver, of which cached_bytes are free; limit: the most of it, 0 for none. peak_live_bytes,
+    live_blocks, allocations, driver_allocations; evictions and reloads; host_bytes: pinned for eviction.
+    classes: for each size class in bytes, its live and free blocks.
+    """
+    return dict(_native._memory_stats(device))
+
+
+def snapshot(device: Device | str | None = None) -> list[dict[str, Any]]:
+    """A dict for each block of the device's pool, for a picture of what holds what.
+
+    address, bytes (asked for; 0 where cached), class_bytes (what it takes), state ('live', 'leaving',
+    'evicted', 'cached'), movable, tenant (a name or None), stream (an id), last_use (of movable blocks; a
+    greater number is later).
+    """
+    return list(_native._memory_snapshot(device))
+
+
+def trim(device: Device | str | None = None) -> int:
+    """Give the pool's free memory back to the driver; returns its bytes. Waits for work that uses it."""
+    return int(_native._memory_trim(device))
+
+
+def set_limit(nbytes: int | str | None, device: Device | str | None = None) -> None:
+    """The most that the device's pool may take from the driver, in bytes or as "8GiB"; None or 0: no limit.
+
+    Raises InvalidValueError for negative sizes.
+    """
+    _native._memory_set_limit(nbytes, device)
+
+
+def set_eviction(
+    enabled: bool, *, host_limit: int | str | None = None, device: Device | str | None = None
+) -> None:
+    """Whether arrays made from now on may leave the device when memory is short.
+
+    What was used longest ago is copied to pinned host memory (at most `host_limit`; half of the machine's
+    memory unless set) and comes back, at the same address, with its next use. What queued work, a graph, or
+    a user of `data_ptr` needs stays; so do arrays smaller than the device's granularity (2 MiB on GPUs). A
+    'guaranteed' tenant's memory never leaves for another's; 'best_effort' goes first.
+    """
+    _native._memory_set_eviction(enabled, host_limit, device)
 
 
 def pinned(

@@ -203,9 +203,9 @@ def test_what_cannot_be_loaded(tmp_path):
 
 
 def test_memory_is_given_back():
-    before = gp.memory_stats()["live_bytes"]
+    before = gp.memory.stats()["live_bytes"]
     model = gp.llm.load(FOLDER, dtype="float32")
     list(model.stream_tokens([1, 2, 3], max_tokens=4, stop_tokens=[]))
-    assert gp.memory_stats()["live_bytes"] > before
+    assert gp.memory.stats()["live_bytes"] > before
     del model
-    assert gp.memory_stats()["live_bytes"] == before
+    assert gp.memory.stats()["live_bytes"] == before

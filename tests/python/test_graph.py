@@ -43,10 +43,10 @@ def test_replay_allocates_nothing():
         for _ in range(10):
             y = y * 1.5 + 1
     graph.launch()
-    before = gp.memory_stats()["allocations"]
+    before = gp.memory.stats()["allocations"]
     for _ in range(20):
         graph.launch()
-    assert gp.memory_stats()["allocations"] == before
+    assert gp.memory.stats()["allocations"] == before
     expected = np.ones(10_000, np.float32)
     for _ in range(10):
         expected = expected * np.float32(1.5) + np.float32(1)

@@ -9,14 +9,14 @@ import pygpukit as gp
 @pytest.fixture
 def _no_limit_after():
     yield
-    gp.set_memory_limit(0)
+    gp.memory.set_limit(0)
 
 
 def test_stats_follow_arrays():
     gc.collect()
-    before = gp.memory_stats()
+    before = gp.memory.stats()
     x = gp.empty(1_000_000, "uint8")
-    during = gp.memory_stats()
+    during = gp.memory.stats()
     assert during["live_bytes"] == before["live_bytes"] + 1_000_000
     assert during["live_blocks"] == before["live_blocks"] + 1
     assert during["allocations"] == before["allocations"] + 1
@@ -24,32 +24,32 @@ def test_stats_follow_arrays():
     assert during["reserved_bytes"] >= during["live_bytes"]
     view = x[10:]
     del x
-    assert gp.memory_stats()["live_bytes"] == during["live_bytes"]
+    assert gp.memory.stats()["live_bytes"] == during["live_bytes"]
     del view
-    assert gp.memory_stats()["live_bytes"] == before["live_bytes"]
+    assert gp.memory.stats()["live_bytes"] == before["live_bytes"]
 
 
 def test_memory_is_reused():
     for _ in range(3):
         gp.empty(50_000)
-    before = gp.memory_stats()["driver_allocations"]
+    before = gp.memory.stats()["driver_allocations"]
     for _ in range(1000):
         gp.empty(50_000)
-    assert gp.memory_stats()["driver_allocations"] == before
+    assert gp.memory.stats()["driver_allocations"] == before
 
 
 def test_trim_gives_memory_back():
     gp.empty(10_000_000, "uint8")
-    assert gp.memory_stats()["cached_bytes"] >= 10_000_000
-    assert gp.trim_memory() >= 10_000_000
-    assert gp.memory_stats()["cached_bytes"] == 0
+    assert gp.memory.stats()["cached_bytes"] >= 10_000_000
+    assert gp.memory.trim() >= 10_000_000
+    assert gp.memory.stats()["cached_bytes"] == 0
 
 
 @pytest.mark.usefixtures("_no_limit_after")
 def test_a_limit_gives_a_memory_error():
-    gp.trim_memory()
+    gp.memory.trim()
     kept = gp.arange(1000)
-    gp.set_memory_limit(gp.memory_stats()["reserved_bytes"] + (8 << 20))
+    gp.memory.set_limit(gp.memory.stats()["reserved_bytes"] + (8 << 20))
     with pytest.raises(MemoryError) as caught:
         gp.zeros(1 << 30, "uint8")
     assert isinstance(caught.value, gp.OutOfMemoryError)
@@ -66,8 +66,8 @@ def test_a_limit_gives_a_memory_error():
 
 @pytest.mark.usefixtures("_no_limit_after")
 def test_the_cache_is_given_back_before_giving_up():
-    gp.trim_memory()
-    gp.set_memory_limit(gp.memory_stats()["reserved_bytes"] + (40 << 20))
+    gp.memory.trim()
+    gp.memory.set_limit(gp.memory.stats()["reserved_bytes"] + (40 << 20))
     for size in (30 << 20, 20 << 20, 35 << 20):
         assert gp.empty(size, "uint8").size == size
 
@@ -75,10 +75,10 @@ def test_the_cache_is_given_back_before_giving_up():
 @pytest.mark.usefixtures("_no_limit_after")
 def test_nothing_leaks_after_errors():
     gc.collect()
-    gp.trim_memory()
+    gp.memory.trim()
     x = gp.ones((64, 64))
-    before = gp.memory_stats()["live_blocks"]
-    gp.set_memory_limit(gp.memory_stats()["reserved_bytes"] + (4 << 20))
+    before = gp.memory.stats()["live_blocks"]
+    gp.memory.set_limit(gp.memory.stats()["reserved_bytes"] + (4 << 20))
     failures = [
         lambda: x + gp.ones(5),
         lambda: gp.matmul(x, gp.ones(5)),
@@ -96,7 +96,7 @@ def test_nothing_leaks_after_errors():
             with pytest.raises(gp.Error):
                 fail()
     gc.collect()
-    assert gp.memory_stats()["live_blocks"] == before
+    assert gp.memory.stats()["live_blocks"] == before
     assert float(gp.sum(x)) == 64 * 64
 
 
@@ -110,7 +110,7 @@ def test_freeing_in_any_order(rng):
         else:
             size = int(rng.integers(1, 20_000))
             arrays[step] = (step, gp.full(size, step, "int32"))
-    assert gp.memory_stats()["live_blocks"] >= len(arrays)
+    assert gp.memory.stats()["live_blocks"] >= len(arrays)
 
 
 def test_device_memory():

@@ -110,18 +110,18 @@ def test_launch_times_are_a_histogram():
 
 
 def test_memory_is_what_the_pool_says():
-    gp.trim_memory()
+    gp.memory.trim()
     x = gp.ones(1 << 20, "uint8")
-    stats = gp.memory_stats()
+    stats = gp.memory.stats()
     found = families()
     for state in ("live", "cached", "reserved"):
         assert value("pygpukit_memory_bytes", found, state=state) == stats[f"{state}_bytes"]
     assert value("pygpukit_memory_bytes", found, state="live") >= x.nbytes
     assert value("pygpukit_device_memory_bytes", found, state="total") == gp.device().memory[1]
     assert value("pygpukit_device_multiprocessors", found) == gp.device().properties["multiprocessors"]
-    gp.set_memory_limit(1 << 40)
+    gp.memory.set_limit(1 << 40)
     assert value("pygpukit_memory_limit_bytes") == 1 << 40
-    gp.set_memory_limit(0)
+    gp.memory.set_limit(0)
     assert value("pygpukit_memory_limit_bytes") == 0
 
 

@@ -79,7 +79,10 @@ def test_errors_stay_in_their_thread():
 def test_one_trace_sees_every_thread():
     with gp.Trace() as trace:
         run_in_threads(lambda _: gp.ones(10))
-    assert len(trace.entries) == THREADS
+    # Beside these there may be fills of memory that had another owner.
+    assert [entry["name"] for entry in trace.entries if entry["kind"] == "kernel"] == [
+        "fill_strided"
+    ] * THREADS
 
 
 def test_captures_of_several_threads():

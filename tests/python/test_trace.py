@@ -145,9 +145,6 @@ def test_every_public_op_is_listed():
         "why_no_cuda",
         "synchronize",
         "current_stream",
-        "memory_stats",
-        "trim_memory",
-        "set_memory_limit",
         "set_matmul_precision",
         "matmul_precision",
         "result_type",
@@ -181,6 +178,7 @@ def test_views_reach_no_device():
 
 def test_one_launch_an_op():
     x, other = gp.ones(1000), gp.ones(1000)
+    gp.tanh(x + other)  # its memory is this stream's from then on, so nothing has to be cleared
     with gp.Trace() as trace:
         y = x + other
         y = gp.tanh(y)
