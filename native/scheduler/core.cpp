@@ -70,6 +70,12 @@ void SchedulerCore::move(TaskId id, Task& task, TaskState to, TaskFault fault, T
     task.cause = cause;
 }
 
+void SchedulerCore::note_answer(TaskId id, Task& task, const Decision& decision) {
+    if (task.answered == decision.verdict) return;
+    task.answered = decision.verdict;
+    answers_.push_back({id, decision});
+}
+
 TaskId SchedulerCore::submit(TaskSpec spec) {
     TaskId failed = 0;
     std::sort(spec.after.begin(), spec.after.end());
@@ -91,6 +97,7 @@ TaskId SchedulerCore::submit(TaskSpec spec) {
     ++next_id_;
     Task& kept = tasks_.emplace(id, std::move(task)).first->second;
     if (kept.decision.verdict == Verdict::rejected) {
+        note_answer(id, kept, kept.decision);
         move(id, kept, TaskState::rejected, TaskFault::rejected);
         return id;
     }
@@ -239,6 +246,8 @@ void SchedulerCore::forget(TaskId id) {
 
 std::vector<Transition> SchedulerCore::take_transitions() { return std::exchange(transitions_, {}); }
 
+std::vector<Answer> SchedulerCore::take_answers() { return std::exchange(answers_, {}); }
+
 // -- Starting -------------------------------------------------------------------------------------
 
 // Where an account's tasks are being looked through.
@@ -255,20 +264,21 @@ struct SchedulerCore::Cursor {
     }
 };
 
-bool SchedulerCore::try_start(TaskId id, Task& task, bool in_place, Decision* answer) {
+bool SchedulerCore::try_start(TaskId id, Task& task, bool in_place, Decision* said) {
     const std::int64_t now = clock_->now_ns();
-    *answer = admission_.admit(id, now, in_place);
+    *said = admission_.admit(id, now, in_place);
+    note_answer(id, task, *said);
     throttled_.erase({task.throttled_until_ns, id});
-    if (answer->verdict == Verdict::throttled) {
-        task.throttled_until_ns = now + answer->retry_after_ns;
+    if (said->verdict == Verdict::throttled) {
+        task.throttled_until_ns = now + said->retry_after_ns;
         throttled_.emplace(task.throttled_until_ns, id);
     }
-    if (answer->verdict != Verdict::admitted) return false;
+    if (said->verdict != Verdict::admitted) return false;
     leave_ready(id, task);
     deadlines_.erase({task.spec.deadline_ns, id});
     --waiting_;
     ++running_;
-    task.decision = *answer;
+    task.decision = *said;
     const AccountId account = task.spec.request.account;
     Turn& turn = turns_[account];
     turn_now_ = std::max(turn_now_, turn.charged);

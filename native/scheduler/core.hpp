@@ -54,6 +54,12 @@ struct Transition {
     TaskId cause = 0;  // of TaskFault::dependency
 };
 
+// What admission said to a task.
+struct Answer {
+    TaskId task = 0;
+    Decision decision = {};
+};
+
 struct Explanation {
     TaskState state = TaskState::pending;
     TaskFault fault = TaskFault::none;
@@ -128,6 +134,8 @@ class SchedulerCore {
     void forget(TaskId task);
     // What happened since the last call.
     std::vector<Transition> take_transitions();
+    // What admission decided since the last call. A task that is told the same verdict again is not in it.
+    std::vector<Answer> take_answers();
 
     const AdmissionController& admission() const noexcept { return admission_; }
     const Clock& clock() const noexcept { return *clock_; }
@@ -152,6 +160,7 @@ class SchedulerCore {
         std::int64_t estimate_ns = 0;  // charged in advance
         int awaited = 0;               // by running tasks
         bool cancel_requested = false;
+        std::optional<Verdict> answered = {};  // last
         ReadyKey key = {};
     };
     // An account's place in the order of the policy `fair`.
@@ -166,11 +175,12 @@ class SchedulerCore {
     const Task& find(const char* call, TaskId task) const;
     Task& find(const char* call, TaskId task);
     void move(TaskId id, Task& task, TaskState to, TaskFault fault = TaskFault::none, TaskId cause = 0);
+    void note_answer(TaskId id, Task& task, const Decision& decision);
     void make_ready(TaskId id, Task& task);
     void leave_ready(TaskId id, Task& task);
     void end_waiting(TaskId id, TaskState to, TaskFault fault, TaskId cause);
     void settle_dependants(TaskId id);
-    bool try_start(TaskId id, Task& task, bool in_place, Decision* answer);
+    bool try_start(TaskId id, Task& task, bool in_place, Decision* said);
     std::optional<TaskId> start_awaited();
     void charge(AccountId account, std::int64_t used_ns);
 
@@ -186,6 +196,7 @@ class SchedulerCore {
     std::set<std::pair<std::int64_t, TaskId>> deadlines_;  // of tasks that have not started
     std::set<std::pair<std::int64_t, TaskId>> throttled_;  // until when
     std::vector<Transition> transitions_;
+    std::vector<Answer> answers_;
     std::int64_t asked_ns_ = 0;  // when start_next() last asked for all
     TaskId next_id_ = 1;
     std::size_t waiting_ = 0, running_ = 0;

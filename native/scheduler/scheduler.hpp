@@ -28,6 +28,7 @@
 
 namespace gpk {
 
+class Meter;
 class Task;
 class SchedulerThreads;
 using TaskPtr = std::shared_ptr<Task>;
@@ -113,6 +114,7 @@ class Task {
     std::string name_;
     std::function<void(TaskContext&)> run_;
     TaskId id_ = 0;
+    Meter* meter_ = nullptr;  // of whom it is for
     std::atomic<TaskState> state_{TaskState::pending};
     std::atomic<bool> cancel_requested_{false};
     // Under the owner's lock until it ended.

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/platform.hpp"
+#include "runtime/meter.hpp"
+#include "runtime/observe.hpp"
 
 namespace gpk {
 
@@ -144,6 +146,7 @@ TaskPtr SchedulerThreads::submit(TaskOptions options, std::function<void(TaskCon
     }
     const std::shared_ptr<SchedulerThreads> self = shared_from_this();
     const TaskPtr task(new Task(self, std::move(options), std::move(run)));
+    task->meter_ = &meter_of(device_, task->options_.tenant.get());
     Ended ended;
     {
         Lock lock(mutex_);
@@ -153,6 +156,7 @@ TaskPtr SchedulerThreads::submit(TaskOptions options, std::function<void(TaskCon
             spec.deadline_ns = now + task->options_.start_within_ns;
         task->id_ = core_.submit(std::move(spec));
         live_.emplace(task->id_, task);
+        count_new(*task);
         ended = deliver(lock);
         wake();
         if (!task->is_done() && workers_ == 0) {
@@ -354,6 +358,8 @@ void SchedulerThreads::run(const TaskPtr& task) {
         TaskContext context(*task);
         const PlaceScope here({this, task->id_, &context});
         const StreamScope scope(task->stream_);
+        const observe::Span span(observe::Topic::task, task->name_.empty() ? "task" : task->name_,
+                                 {device_, task->options_.tenant.get()});
         task->run_(context);
     } catch (const TaskError& failure) {
         const bool cancelled = failure.fault() == TaskFault::cancelled && failure.task() == task->id_;
@@ -422,10 +428,12 @@ void SchedulerThreads::finish(Draining each) noexcept {
 
 SchedulerThreads::Ended SchedulerThreads::deliver(Lock&) {
     Ended ended;
+    tell_answers();
     for (const Transition& each : core_.take_transitions()) {
         const auto live = live_.find(each.task);
         if (live == live_.end()) continue;
         Task& task = *live->second;
+        count_move(task, each.from, each.to);
         if (is_final(each.to)) {
             if (!task.failure_ && each.to != TaskState::completed) task.failure_ = failure_of(each.task);
             ++ended_[static_cast<std::size_t>(each.to)];

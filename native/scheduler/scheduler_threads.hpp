@@ -84,6 +84,10 @@ class SchedulerThreads : public std::enable_shared_from_this<SchedulerThreads> {
     void finish(Draining each) noexcept;
     // Tells the tasks what the core did, and whoever waits; the callbacks run after unlocking, in announce().
     Ended deliver(Lock& lock);
+    // For the metrics and the trace.
+    void tell_answers();
+    static void count_new(const Task& task) noexcept;
+    static void count_move(const Task& task, TaskState from, TaskState to) noexcept;
     void announce(const Ended& ended) noexcept;
     void wake();                                                   // as many workers as there may be work for
     bool start_thread(void (SchedulerThreads::*body)()) noexcept;  // false where the system has none

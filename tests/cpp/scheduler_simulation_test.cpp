@@ -191,6 +191,7 @@ class Simulation {
         day_.most_reserved = std::max(day_.most_reserved, device.supply.memory_reserved);
         if (device.supply.memory_reserved > kCapacity) day_.wrong += "over-reserved; ";
         if (++notes_ % 256 == 0) day_.wrong += core_.admission().audit();
+        core_.take_answers();
         for (const Transition& each : core_.take_transitions()) {
             ++day_.transitions;
             hash_.add(static_cast<std::uint64_t>(each.time_ns));
@@ -314,6 +315,7 @@ TEST(SchedulerSimulation, SharesFollowTheWeightsWithin2PercentOfEverySecond) {
         core.finish(next.finishes, TaskState::completed, TaskFault::none, next.time_ns - begin);
         core.forget(next.finishes);
         core.take_transitions();
+        core.take_answers();
         if (clock.now_ns() > (kSeconds + 1) * kSecond) break;
         submit(tenant);
     }

@@ -1,11 +1,15 @@
 """gp.metrics(): what was counted, judged by Prometheus's own parser."""
 
+import functools
 import math
+import threading
+import time
 
 import numpy as np
 import pytest
 
 import pygpukit as gp
+from pygpukit import scheduler as sched
 from support import ON_GPU, run_python
 
 prometheus_parser = pytest.importorskip("prometheus_client.parser")
@@ -22,13 +26,13 @@ def families(text=None):
 
 def value(name, found=None, **labels):
     """The one sample of that name and those labels, without a tenant unless told otherwise."""
-    labels = {"device": DEVICE, **labels}
+    labels = {"device": DEVICE, "partition": "", "qos": "", **labels}
     found = found or families()
     family = found[name.removesuffix("_total")]
     matching = [
         s.value
         for s in family.samples
-        if s.name == name and not s.labels.get("partition") and labels.items() <= s.labels.items()
+        if s.name == name and all(s.labels.get(label, "") == of for label, of in labels.items())
     ]
     assert len(matching) == 1, (name, labels, family.samples)
     return matching[0]
@@ -123,6 +127,42 @@ def test_memory_is_what_the_pool_says():
     assert value("pygpukit_memory_limit_bytes") == 1 << 40
     gp.memory.set_limit(0)
     assert value("pygpukit_memory_limit_bytes") == 0
+
+
+def test_tasks_are_counted_by_state_and_admission_by_decision():
+    whose = {"partition": "counted tasks", "qos": "burstable"}
+    running, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        running.set()
+        assert go_on.wait(60)
+
+    def states(name, label):
+        found = families()[name].samples
+        return {s.labels[label]: s.value for s in found if whose.items() <= s.labels.items()}
+
+    with gp.Trace() as trace, gp.Scheduler(workers=2, memory="64MiB") as scheduler:
+        scheduler.add_tenant(whose["partition"])
+        ask = functools.partial(scheduler.submit, tenant=whose["partition"])
+        first = ask(hold, memory="48MiB", name="first")
+        assert running.wait(60)
+        second = ask(int, memory="32MiB")
+        third = ask(int, after=[second])
+        while states("pygpukit_admissions", "decision")["queued"] == 0:
+            time.sleep(0.001)
+        with pytest.raises(sched.TaskRejectedError):
+            ask(int, memory="1GiB").result(60)
+        assert states("pygpukit_tasks", "state") == {"pending": 1, "queued": 1, "running": 1}
+        assert third.cancel()
+        go_on.set()
+        assert (first.result(60), second.result(60)) == (None, 0)
+        assert isinstance(ask(lambda: 1 / 0).exception(60), ZeroDivisionError)
+    assert states("pygpukit_tasks", "state") == {"pending": 0, "queued": 0, "running": 0}
+    ended = {"completed": 2, "failed": 1, "cancelled": 1, "rejected": 1}
+    assert states("pygpukit_tasks_ended", "state") == ended
+    decisions = {"admitted": 3, "queued": 1, "throttled": 0, "rejected": 1}
+    assert states("pygpukit_admissions", "decision") == decisions
+    assert trace.entries == []
 
 
 @pytest.mark.skipif(ON_GPU, reason="opens the simulated device alone")
