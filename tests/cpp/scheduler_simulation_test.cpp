@@ -47,7 +47,7 @@ class UsedMemory {
     std::size_t peak = 0, wanted_peak = 0;
 
     void start(TaskId id, const QosTaskMeta& qos, std::size_t wanted) {
-        use_[id] = {qos, wanted};
+        use_[id] = {qos, wanted, wanted};
         resident_ += wanted;
         wanted_ += wanted;
         wanted_peak = std::max(wanted_peak, wanted_);
@@ -74,8 +74,7 @@ class UsedMemory {
    private:
     struct Use {
         QosTaskMeta qos;
-        std::size_t wanted;
-        std::size_t resident = wanted;
+        std::size_t wanted = 0, resident = 0;
     };
     std::map<TaskId, Use> use_;
     std::size_t resident_ = 0, wanted_ = 0;
