@@ -99,7 +99,7 @@ const std::vector<Family>& families() {
           {C::to_host_bytes, "to_host"},
           {C::on_device_bytes, "on_device"}}},
         {"pygpukit_busy_seconds_total",
-         "Device time of work whose time was measured (paced partitions, timed traces); the rest is not in "
+         "Device time of the work that pacing measured: some of each paced partition's. The rest is not in "
          "it.",
          "",
          {{C::busy_ns}},
@@ -110,9 +110,9 @@ const std::vector<Family>& families() {
          "",
          {{C::host_wait_ns}},
          kNs},
-        {"pygpukit_pacing_waits_total", "Pieces of work held back by pacing.", "", {{C::pacing_waits}}},
+        {"pygpukit_pacing_waits_total", "Pieces of work that pacing kept waiting.", "", {{C::pacing_waits}}},
         {"pygpukit_pacing_wait_seconds_total",
-         "Time that pacing held work back.",
+         "Time that pacing kept work waiting, on the host.",
          "",
          {{C::pacing_wait_ns}},
          kNs},

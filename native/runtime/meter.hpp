@@ -34,7 +34,7 @@ enum class Count : std::uint8_t {
     on_device_bytes,
     declared_bytes,  // that work said it reads and writes
     captured_work,   // recorded into graphs
-    busy_ns,         // of device time that somebody measured
+    busy_ns,         // of device time that pacing measured
     host_waits,
     host_wait_ns,
     pacing_waits,

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "base/error.hpp"
+#include "runtime/meter.hpp"
+#include "runtime/observe.hpp"
 #include "runtime/stream.hpp"
 
 namespace gpk {
@@ -65,6 +68,29 @@ void pause_on_this_thread(std::int64_t now_ns, std::int64_t until_ns) {
         std::this_thread::yield();
     }
 }
+
+// A piece of work that is kept waiting: counted and told when it goes, or when the wait fails.
+class Wait {
+   public:
+    Wait(const WorkRecord& work, const Clock& clock, std::int64_t began_ns)
+        : meter_(work.stream->meter()),
+          clock_(clock),
+          began_ns_(began_ns),
+          span_(observe::Topic::pacing, work.name, *work.stream) {}
+    ~Wait() {
+        meter_.add(Count::pacing_waits);
+        meter_.add(Count::pacing_wait_ns, static_cast<std::uint64_t>(clock_.now_ns() - began_ns_));
+    }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+    std::int64_t began_ns() const noexcept { return began_ns_; }
+
+   private:
+    Meter& meter_;
+    const Clock& clock_;
+    const std::int64_t began_ns_;
+    const observe::Span span_;
+};
 
 }  // namespace
 
@@ -133,7 +159,7 @@ bool KernelPacingEngine::idle() const noexcept {
 void KernelPacingEngine::before(const WorkRecord& work) {
     underway.counted = underway.sampled = false;
     if (work.captured || idle()) return;
-    std::int64_t began = -1;
+    std::optional<Wait> wait;
     for (;;) {
         device_.check_lost();
         const std::int64_t now = clock_.now_ns();
@@ -146,7 +172,7 @@ void KernelPacingEngine::before(const WorkRecord& work) {
         {
             std::lock_guard lock(mutex_);
             const bool bounded = situation.guarded && !config_.is_protected;
-            if (began >= 0 || bounded || pending_.size() >= kMostSamples / 4) harvest(now);
+            if (wait || bounded || pending_.size() >= kMostSamples / 4) harvest(now);
             KernelTimes::Known& known = times_.of(work);
             again = released_.load(std::memory_order_relaxed)
                         ? 0
@@ -157,16 +183,15 @@ void KernelPacingEngine::before(const WorkRecord& work) {
                 ++stats_.launches;
                 stats_.device_ns += known.ns;
                 stats_.bytes += work.cost.bytes;
-                if (began >= 0) {
+                if (wait) {
                     ++stats_.waits;
-                    stats_.waited_ns += now - began;
+                    stats_.waited_ns += now - wait->began_ns();
                 }
                 // Where the outstanding time is bounded, a marker for each part of it.
                 const bool marks =
                     bounded && pacer_.issued_ns() - last_mark_ns_ >= config_.queue_ahead_ns / 2;
-                if (known.measured < kFirstRuns || known.launches % kEvery == 0 || marks) {
-                    underway.sampled = begin_sample(work, known.key, pacer_.mark(), &underway.sample);
-                }
+                underway.sampled = (known.measured < kFirstRuns || known.launches % kEvery == 0 || marks) &&
+                                   begin_sample(work, known.key, pacer_.mark(), &underway.sample);
                 ++known.launches;
                 if (protection_) {
                     protection_->busy_until_ns.store(now + pacer_.outstanding_ns(now),
@@ -176,7 +201,7 @@ void KernelPacingEngine::before(const WorkRecord& work) {
                 return;
             }
         }
-        if (began < 0) began = now;
+        if (!wait) wait.emplace(work, clock_, now);
         pause_(now, again);
     }
 }
@@ -205,6 +230,7 @@ bool KernelPacingEngine::begin_sample(const WorkRecord& work, std::uint64_t key,
     }
     sample->key = key;
     sample->place = place;
+    sample->meter = &work.stream->meter();
     try {
         driver.event_record(sample->start, work.stream->handle());
     } catch (const Error&) {
@@ -247,8 +273,10 @@ void KernelPacingEngine::harvest(std::int64_t now_ns) noexcept {
                 pacer_.seen(now_ns, sample.place, false);
                 return;
             }
-            const double ns = 1e6 * static_cast<double>(driver.event_elapsed_ms(sample.start, sample.end));
-            times_.learn(sample.key, static_cast<std::int64_t>(ns));
+            const double ms = driver.event_elapsed_ms(sample.start, sample.end);
+            const std::int64_t ns = ms > 0 ? static_cast<std::int64_t>(1e6 * ms) : 0;
+            times_.learn(sample.key, ns);
+            sample.meter->add(Count::busy_ns, static_cast<std::uint64_t>(ns));
             pacer_.seen(now_ns, sample.place, true);
             ++stats_.measured;
         } catch (const Error&) {

@@ -21,6 +21,7 @@
 
 namespace gpk {
 
+class Meter;
 class PacingDomain;
 
 struct PacingStats {
@@ -45,6 +46,7 @@ struct PacingSample {
     EventHandle start = nullptr, end = nullptr;
     std::uint64_t key = 0;   // of the work, as KernelTimes has it
     std::int64_t place = 0;  // in the order of the tenant's work, as Pacer has it
+    Meter* meter = nullptr;  // whose device was busy meanwhile
 };
 
 class KernelPacingEngine : public LaunchHook {

@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/meter.hpp"
+#include "runtime/observe.hpp"
 #include "runtime/stream.hpp"
 #include "scheduler/partition.hpp"
 #include "sim_support.hpp"
@@ -190,6 +192,69 @@ TEST(KernelPacingEngine, HoldsBytesToTheirShareOnItsClock) {
     EXPECT_EQ(stats.bytes, 101e6);
     EXPECT_GE(stats.measured, 2u);
     EXPECT_EQ(stats.waited_ns, clock.now_ns());
+}
+
+// What listens hears of a wait as a span of the tenant's; metrics have its time and what was measured.
+TEST(KernelPacingEngine, WaitsAndMeasuredTimeAreCountedAndTold) {
+    struct Waits : observe::Listener {
+        void happened(const observe::Happening& happening) noexcept override {
+            if (happening.topic != observe::Topic::pacing) return;
+            names.emplace_back(happening.name);
+            tenant = happening.who.tenant;
+        }
+        std::vector<std::string> names;
+        const Tenant* tenant = nullptr;
+    };
+    const auto clock = std::make_shared<VirtualClock>();
+    TestDevice target({.clock = clock, .rates = {.bytes = 1e9}});
+    Device& device = target.device;
+    const auto engine = std::make_shared<KernelPacingEngine>(
+        device, PacingConfig{.bandwidth_share = 0.5, .device_bandwidth = 1e9}, *clock,
+        [&](std::int64_t, std::int64_t until) { clock->advance_to(until); });
+    const auto tenant = Tenant::create({.name = "counted waits", .governor = engine});
+    const auto stream = Stream::create_for(tenant, device);
+    const Memory memory(device);
+    const auto waits = std::make_shared<Waits>();
+    observe::add_listener(waits);
+    for (int i = 0; i < 5; ++i) device.launcher().fill(*stream, memory.pointer, 1, 100'000);
+    observe::remove_listener(waits.get());
+    stream->synchronize();
+    const PacingStats stats = engine->stats();
+    const Meter& meter = stream->meter();
+    EXPECT_EQ(meter[Count::pacing_waits], 4u);
+    EXPECT_EQ(meter[Count::pacing_wait_ns], 4u * 200 * kUs);
+    EXPECT_EQ(static_cast<std::int64_t>(meter[Count::pacing_wait_ns]), stats.waited_ns);
+    EXPECT_EQ(waits->names, std::vector<std::string>(4, "fill"));
+    EXPECT_EQ(waits->tenant, tenant.get());
+    // 100 us each on the device.
+    EXPECT_GE(stats.measured, 2u);
+    EXPECT_NEAR(static_cast<double>(meter[Count::busy_ns]), 1e5 * static_cast<double>(stats.measured), 1e3);
+}
+
+TEST(KernelPacingEngine, AWaitThatFailsIsCountedToo) {
+    TestDevice target;
+    VirtualClock clock;
+    const auto engine = std::make_shared<KernelPacingEngine>(
+        target.device, PacingConfig{.bandwidth_share = 0.5, .device_bandwidth = 1e9}, clock,
+        [&](std::int64_t now, std::int64_t until) {
+            clock.advance_to(now + kMs);
+            if (until < now + kMs) return;
+            target.driver.set_faults({{.call = "fill",
+                                       .nth = 1,
+                                       .code = 719,
+                                       .code_name = "CUDA_ERROR_LAUNCH_FAILED",
+                                       .sticky = true}});
+            EXPECT_THROW(target.device.launcher().fill(*target.device.default_stream(), 256, 1, 16),
+                         DriverError);
+        });
+    const auto tenant = Tenant::create({.name = "failed wait", .governor = engine});
+    const auto stream = Stream::create_for(tenant, target.device);
+    const Memory memory(target.device);
+    target.device.launcher().fill(*stream, memory.pointer, 1, 1'000'000);
+    EXPECT_THROW(target.device.launcher().fill(*stream, memory.pointer, 1, 1'000'000), DeviceLostError);
+    EXPECT_EQ(stream->meter()[Count::pacing_waits], 1u);
+    EXPECT_EQ(stream->meter()[Count::pacing_wait_ns], static_cast<std::uint64_t>(kMs));
+    target.driver.set_faults({});
 }
 
 TEST(KernelPacingEngine, WhatIsRefusedCountsForNothing) {

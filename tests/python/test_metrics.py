@@ -191,3 +191,26 @@ assert os.waitpid(child, 0)[1] == 0
 """
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_waits_and_device_time_of_a_paced_tenant():
+    engine = gp.KernelPacingEngine(gp.PacingConfig(bandwidth_share=0.5, device_bandwidth=1e8))
+    x = gp.ones(25_000)  # 200 KB read and written: 4 ms each
+    of = {"partition": "paced", "qos": "burstable"}
+    with engine.stream():
+        gp.synchronize()
+        found = families()
+        before = [
+            value(f"pygpukit_{name}_total", found, **of)
+            for name in ("pacing_waits", "pacing_wait_seconds", "busy_seconds")
+        ]
+        for _ in range(5):
+            x + 1
+        gp.synchronize()
+    stats = engine.stats()
+    found = families()
+    assert value("pygpukit_pacing_waits_total", found, **of) - before[0] == stats["waits"] >= 4
+    waited = value("pygpukit_pacing_wait_seconds_total", found, **of) - before[1]
+    assert stats["waited_seconds"] <= waited < stats["waited_seconds"] + 0.1
+    assert waited >= 0.012
+    assert 0 < value("pygpukit_busy_seconds_total", found, **of) - before[2] < 1
