@@ -1,5 +1,5 @@
 // Pacing and dispatch: gp.KernelPacingEngine, gp.KernelDispatcher and their settings.
-#include "bindings/common.hpp"
+#include "bindings/pacing.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -34,12 +34,47 @@ struct PyEngine {
     std::shared_ptr<Tenant> tenant;
 };
 
+void bind_slicing(nb::module_& m) {
+    nb::class_<SliceConfig>(
+        m, "SliceConfig",
+        "How long one launch may be, for a partition (`gp.partition(slicing=...)`) or a KernelPacingEngine\n"
+        "whose long work is to leave gaps:\n\n"
+        "    with gp.partition(qos=\"best_effort\", slicing=gp.SliceConfig(max_time=200e-6)):\n"
+        "        c = a @ b   # as many launches as it takes; the same bits as in one\n\n"
+        "What is cut: matrix products and attention over more than 8 tokens. Nothing else.")
+        .def(
+            "__init__",
+            [](SliceConfig* self, double max_time) {
+                const SliceConfig config{read_seconds("SliceConfig", "max_time", max_time)};
+                check(config);
+                new (self) SliceConfig(config);
+            },
+            nb::arg("max_time"),
+            "max_time: seconds of device time, 1e-6 to 60, that a launch is expected to take at the most: "
+            "as\n"
+            "measured, before that as its bytes and operations let one expect. A launch keeps at least one\n"
+            "block for each SM, so it may be longer.")
+        .def_prop_ro(
+            "max_time", [](const SliceConfig& self) { return seconds_of(self.max_ns); }, "In seconds.")
+        .def(
+            "__eq__",
+            [](const SliceConfig& a, nb::handle b) {
+                return nb::isinstance<SliceConfig>(b) && nb::cast<SliceConfig&>(b) == a;
+            },
+            nb::arg("other").none())
+        .def("__hash__", [](const SliceConfig& self) { return std::hash<std::int64_t>()(self.max_ns); })
+        .def("__repr__", [](const SliceConfig& self) {
+            return str("SliceConfig(max_time=", seconds_of(self.max_ns), ")");
+        });
+}
+
 void bind_pacing_engine(nb::module_& m) {
     nb::class_<PyPacingConfig>(m, "PacingConfig", "What a KernelPacingEngine holds work to.")
         .def(
             "__init__",
             [](PyPacingConfig* self, double time_share, double bandwidth_share, double device_bandwidth,
-               bool is_protected, double queue_ahead, double max_hold, double burst) {
+               bool is_protected, double queue_ahead, double max_hold, double burst,
+               std::optional<SliceConfig> slicing) {
                 const char* const call = "PacingConfig";
                 const PacingConfig config{.time_share = time_share,
                                           .bandwidth_share = bandwidth_share,
@@ -47,7 +82,8 @@ void bind_pacing_engine(nb::module_& m) {
                                           .is_protected = is_protected,
                                           .queue_ahead_ns = read_seconds(call, "queue_ahead", queue_ahead),
                                           .max_hold_ns = read_seconds(call, "max_hold", max_hold),
-                                          .burst_ns = read_seconds(call, "burst", burst)};
+                                          .burst_ns = read_seconds(call, "burst", burst),
+                                          .slicing = slicing.value_or(SliceConfig())};
                 PacingConfig checked = config;
                 if (checked.device_bandwidth == 0)
                     checked.device_bandwidth = 1;  // the engine asks its device
@@ -57,6 +93,7 @@ void bind_pacing_engine(nb::module_& m) {
             nb::kw_only(), nb::arg("time_share") = 0.0, nb::arg("bandwidth_share") = 0.0,
             nb::arg("device_bandwidth") = 0.0, nb::arg("is_protected") = false,
             nb::arg("queue_ahead") = 50e-6, nb::arg("max_hold") = 2e-3, nb::arg("burst") = 5e-3,
+            nb::arg("slicing") = nb::none(),
             "time_share: of device time, as measured; bandwidth_share: of device_bandwidth (bytes a second; "
             "0:\n"
             "as the device says), by the bytes that work declares; 0 for no limit. is_protected: others' "
@@ -64,7 +101,8 @@ void bind_pacing_engine(nb::module_& m) {
             "held while this one has work in flight. For the others: queue_ahead, the most device time "
             "(seconds)\n"
             "that is queued and not done, and max_hold, after which held work gets that much all the same.\n"
-            "burst: how far (seconds) work may be behind its share and still make up for it.");
+            "burst: how far (seconds) work may be behind its share and still make up for it. slicing: a\n"
+            "SliceConfig, for long work in several launches.");
     nb::class_<PyEngine>(
         m, "KernelPacingEngine",
         "Paces the work of the streams that it makes:\n\n"
@@ -98,21 +136,17 @@ void bind_pacing_engine(nb::module_& m) {
         .def(
             "stats",
             [](PyEngine& self) {
-                const PacingStats stats = self.engine->stats();
-                nb::dict out;
-                out["launches"] = stats.launches;
-                out["waits"] = stats.waits;
-                out["waited_seconds"] = seconds_of(stats.waited_ns);
-                out["measured"] = stats.measured;
-                out["device_seconds"] = seconds_of(stats.device_ns);
-                out["bytes"] = stats.bytes;
-                out["outstanding_seconds"] = seconds_of(stats.outstanding_ns);
-                return out;
+                PacingStats stats;
+                {
+                    const Unlocked unlocked;
+                    stats = self.engine->stats();
+                }
+                return to_python(stats);
             },
             nb::sig("def stats(self) -> dict[str, float]"),
-            "What was launched and how long it was kept waiting. Nothing is counted while there is neither "
-            "a\n"
-            "share nor anybody to be protected.");
+            "What was launched and how long it was kept waiting; `sliced`: pieces of work that went in "
+            "several\n"
+            "launches. Nothing is counted while there is no share, no slicing and nobody to be protected.");
 }
 
 struct PyDispatcher {
@@ -275,7 +309,21 @@ void bind_dispatcher(nb::module_& m) {
 
 }  // namespace
 
+nb::dict to_python(const PacingStats& stats) {
+    nb::dict out;
+    out["launches"] = stats.launches;
+    out["waits"] = stats.waits;
+    out["waited_seconds"] = seconds_of(stats.waited_ns);
+    out["measured"] = stats.measured;
+    out["sliced"] = stats.sliced;
+    out["device_seconds"] = seconds_of(stats.device_ns);
+    out["bytes"] = stats.bytes;
+    out["outstanding_seconds"] = seconds_of(stats.outstanding_ns);
+    return out;
+}
+
 void bind_pacing(nb::module_& m) {
+    bind_slicing(m);
     bind_pacing_engine(m);
     bind_dispatcher(m);
 }

@@ -1,5 +1,5 @@
 // Partitions: gp.partition, gp.PartitionManager and what they are told.
-#include "bindings/common.hpp"
+#include "bindings/pacing.hpp"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -84,6 +84,11 @@ nb::dict stats_of(PyPartition& p) {
     const Partition& partition = *p.partition;
     const PartitionLimits limits = partition.limits();
     const PartitionUsage usage = partition.usage();
+    PacingStats pacing;
+    {
+        const Unlocked unlocked;
+        pacing = partition.pacing();
+    }
     nb::dict out;
     out["alive"] = partition.alive();
     out["qos"] = std::string(to_string(limits.qos()));
@@ -98,12 +103,15 @@ nb::dict stats_of(PyPartition& p) {
     out["stream_limit"] = limits.streams();
     out["streams"] = usage.streams;
     out["scopes"] = usage.entered;
+    out["pacing"] = to_python(pacing);
     return out;
 }
 
 PartitionLimits read_limits(nb::handle memory, std::optional<double> compute, std::optional<double> bandwidth,
-                            std::optional<std::int64_t> streams, nb::handle qos) {
+                            std::optional<std::int64_t> streams, nb::handle qos,
+                            std::optional<SliceConfig> slicing) {
     PartitionLimits limits;
+    if (slicing) limits.slicing(*slicing);
     if (!memory.is_none()) limits.memory(read_bytes("partition", "memory", memory));
     if (compute) limits.compute(*compute);
     if (bandwidth) limits.bandwidth(*bandwidth);
@@ -114,6 +122,11 @@ PartitionLimits read_limits(nb::handle memory, std::optional<double> compute, st
 std::shared_ptr<PartitionManager> own_manager(Device& device) {
     // Lives as long as the device.
     return {std::shared_ptr<void>(), &PartitionManager::of(device)};
+}
+
+std::string slicing_text(const SliceConfig& config) {
+    if (config == SliceConfig()) return "None";
+    return str("SliceConfig(max_time=", static_cast<double>(config.max_ns) / 1e9, ")");
 }
 
 PartitionLimits& limits_of(nb::handle self) { return nb::cast<PartitionLimits&>(self); }
@@ -168,6 +181,14 @@ void bind_limits(nb::module_& m) {
             "'guaranteed' (the default: memory and bandwidth are promised to no one else), 'burstable' or\n"
             "'best_effort' (they are upper limits only); or a QosClass.")
         .def(
+            "slicing",
+            [](nb::handle self, const SliceConfig& config) {
+                limits_of(self).slicing(config);
+                return nb::borrow(self);
+            },
+            nb::arg("config"), nb::sig("def slicing(self, config: SliceConfig) -> PartitionLimits"),
+            "How long one launch of its matrix products and attention may be.")
+        .def(
             "__eq__",
             [](const PartitionLimits& a, nb::handle b) {
                 return nb::isinstance<PartitionLimits>(b) && nb::cast<PartitionLimits&>(b) == a;
@@ -176,7 +197,7 @@ void bind_limits(nb::module_& m) {
         .def("__repr__", [](const PartitionLimits& limits) {
             return str("PartitionLimits(memory=", limits.memory(), ", compute=", limits.compute(),
                        ", bandwidth=", limits.bandwidth(), ", streams=", limits.streams(), ", qos='",
-                       to_string(limits.qos()), "')");
+                       to_string(limits.qos()), "', slicing=", slicing_text(limits.slicing()), ")");
         });
     m.attr("PartitionLimits").attr("__hash__") = nb::none();
 }
@@ -198,11 +219,12 @@ void bind_partition_class(nb::module_& m) {
         .def_prop_ro(
             "limits", [](PyPartition& p) { return p.partition->limits(); }, "What was asked for: a copy.")
         .def("guarantees", &guarantees_of, nb::sig("def guarantees(self) -> dict[str, dict[str, str]]"),
-             "For 'memory', 'compute', 'bandwidth' and 'streams' a dict: level ('enforced', 'advisory' or\n"
+             "For 'memory', 'compute', 'bandwidth', 'streams' and 'slicing' a dict: level ('enforced', "
+             "'advisory' or\n"
              "'simulated', on this device and driver), mechanism and reason.")
         .def("stats", &stats_of, nb::sig("def stats(self) -> dict[str, typing.Any]"),
              "What it was given and what it uses: memory in bytes, SMs (`multiprocessors`, `sm_groups`),\n"
-             "streams and open scopes.")
+             "streams and open scopes; `pacing`, since the last resize, as KernelPacingEngine.stats().")
         .def(
             "resize",
             [](PyPartition& p, const PartitionLimits& limits) {
@@ -350,20 +372,21 @@ void bind_partition(nb::module_& m) {
     m.def(
         "partition",
         [](BytesArg memory, std::optional<double> compute, std::optional<double> bandwidth,
-           std::optional<std::int64_t> streams, nb::handle qos, std::string name, DeviceArg device) {
+           std::optional<std::int64_t> streams, nb::handle qos, std::optional<SliceConfig> slicing,
+           std::string name, DeviceArg device) {
             Device& on = read_device(device);
-            const PartitionLimits limits = read_limits(memory, compute, bandwidth, streams, qos);
+            const PartitionLimits limits = read_limits(memory, compute, bandwidth, streams, qos, slicing);
             const Unlocked unlocked;
             auto manager = own_manager(on);
             return PyPartition(manager->create_anonymous(std::move(name), limits), manager);
         },
         nb::kw_only(), nb::arg("memory").none() = nb::none(), nb::arg("compute") = nb::none(),
         nb::arg("bandwidth") = nb::none(), nb::arg("streams") = nb::none(), nb::arg("qos") = "guaranteed",
-        nb::arg("name") = "", nb::arg("device").none() = nb::none(),
-        nb::sig("def partition(*, memory: int | str | None = None, compute: float | None = None, bandwidth: "
-                "float | None = None, streams: int | None = None, qos: QosClass | str = 'guaranteed', name: "
-                "str = '', "
-                "device: Device | str | None = None) -> Partition"),
+        nb::arg("slicing") = nb::none(), nb::arg("name") = "", nb::arg("device").none() = nb::none(),
+        nb::sig(
+            "def partition(*, memory: int | str | None = None, compute: float | None = None, bandwidth: "
+            "float | None = None, streams: int | None = None, qos: QosClass | str = 'guaranteed', slicing: "
+            "SliceConfig | None = None, name: str = '', device: Device | str | None = None) -> Partition"),
         "A part of the device, for as long as somebody holds it:\n\n"
         "    with gp.partition(memory=\"4GiB\", compute=0.5):\n        c = a @ b\n\n"
         "The arguments are those of PartitionLimits. Its end waits for its work.");

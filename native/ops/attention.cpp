@@ -120,6 +120,41 @@ Array attention_workspace(Device& device, const AttentionSize& size) {
     return workspace;
 }
 
+namespace {
+
+// One launch, or one for each few tiles of tokens.
+void launch_prefill(kernels::AttentionParams params, DType dtype, const Cost& cost,
+                    std::initializer_list<const Array*> reads, const Array& y) {
+    int variant = 0;
+    while (kernels::kPrefillVariants[variant].max_d < params.d) ++variant;
+    const kernels::PrefillVariant& v = kernels::kPrefillVariants[variant];
+    const Kernel& kernel = kernels::attention_prefill(dtype, variant);
+    const std::int64_t tokens = params.tokens, tile = v.query_tile(), tiles = (tokens + tile - 1) / tile;
+    const auto config_of = [&](std::int64_t tiles_here) {
+        return LaunchConfig{
+            .grid = {static_cast<std::uint32_t>(params.heads), static_cast<std::uint32_t>(tiles_here)},
+            .block = {static_cast<std::uint32_t>(kernels::PrefillVariant::kThreads)},
+            .shared_bytes = static_cast<std::uint32_t>(v.shared_bytes())};
+    };
+    with_storages(reads, {&y}, [&](Stream& stream) {
+        Launcher& launcher = stream.device().launcher();
+        const std::int64_t slices = slices_for(stream, kernel, config_of(tiles), cost);
+        if (slices == 1) return launcher.launch(stream, kernel, config_of(tiles), params, cost);
+        const std::int64_t step = std::max<std::int64_t>(tiles / slices, 1);
+        for (std::int64_t begin = 0; begin < tiles; begin += step) {
+            const std::int64_t end = std::min(begin + step, tiles);
+            params.first_token = static_cast<std::int32_t>(begin * tile);
+            params.tokens = static_cast<std::int32_t>(std::min(end * tile, tokens));
+            const double part =
+                static_cast<double>(params.tokens - params.first_token) / static_cast<double>(tokens);
+            launcher.launch(stream, kernel, config_of(end - begin), params,
+                            {.flops = cost.flops * part, .bytes = cost.bytes});
+        }
+    });
+}
+
+}  // namespace
+
 Array attention(const Array& query, const Array& keys, const Array& values, const Array& position,
                 double scale, const Array* out, const Array* workspace) {
     const AttentionSize size = check(query, keys, values, position);
@@ -152,6 +187,7 @@ Array attention(const Array& query, const Array& keys, const Array& values, cons
         .splits = 1,
         .vectorized = vectorizable(keys) && vectorizable(values),
         .scale = static_cast<float>(scale),
+        .first_token = 0,
     };
     // The position is not known here: the cost is that of a full cache.
     const double products = static_cast<double>(size.tokens) * static_cast<double>(size.heads) *
@@ -160,15 +196,7 @@ Array attention(const Array& query, const Array& keys, const Array& values, cons
                     .bytes = static_cast<double>(keys.nbytes() + values.nbytes() + 2 * y.nbytes())};
 
     if (size.tokens > kDecodeTokens) {
-        int variant = 0;
-        while (kernels::kPrefillVariants[variant].max_d < size.d) ++variant;
-        const kernels::PrefillVariant& v = kernels::kPrefillVariants[variant];
-        const auto tiles = static_cast<std::uint32_t>((size.tokens + v.query_tile() - 1) / v.query_tile());
-        launch(kernels::attention_prefill(q.dtype(), variant),
-               {.grid = {static_cast<std::uint32_t>(size.heads), tiles},
-                .block = {static_cast<std::uint32_t>(kernels::PrefillVariant::kThreads)},
-                .shared_bytes = static_cast<std::uint32_t>(v.shared_bytes())},
-               params, cost, {&q, &keys, &values, &position}, {&y});
+        launch_prefill(params, q.dtype(), cost, {&q, &keys, &values, &position}, y);
         return y;
     }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "runtime/tenant.hpp"
 
 namespace gpk::ops {
 
@@ -80,6 +81,16 @@ bool writes_over(const Array& to, const Array& from) {
     const bool same_elements = to.offset() == from.offset() && to.dtype() == from.dtype() &&
                                to.shape() == from.shape() && to.strides() == from.strides();
     return !same_elements && overlaps(to, from);
+}
+
+std::int64_t slices_for(const Stream& stream, const Kernel& kernel, const LaunchConfig& whole,
+                        const Cost& cost) {
+    LaunchHook* governor = stream.tenant() ? stream.tenant()->governor() : nullptr;
+    if (governor == nullptr) return 1;
+    const std::int64_t blocks = std::int64_t{whole.grid.x} * whole.grid.y * whole.grid.z;
+    return governor->slices(
+        {WorkKind::kernel, kernel.name(), &stream, whole, cost, stream.capture() != nullptr},
+        std::max<std::int64_t>(blocks / std::max(stream.multiprocessors(), 1), 1));
 }
 
 LaunchConfig grid_for(std::int64_t items, int threads, std::int64_t max_blocks) {

@@ -25,16 +25,29 @@ bool overlaps(const Array& a, const Array& b);
 // Whether writing `to` element by element could change elements of `from` that are still to be read.
 bool writes_over(const Array& to, const Array& from);
 
-template <class Params>
-void launch(const Kernel& kernel, const LaunchConfig& config, const Params& params, const Cost& cost,
-            std::initializer_list<const Array*> reads, std::initializer_list<const Array*> writes) {
-    Device& device = (*writes.begin())->device();
-    const auto& stream = current_stream(device);
+// Orders the storages on the current stream and calls `work` with it, to launch one kernel or several.
+template <class Work>
+void with_storages(std::initializer_list<const Array*> reads, std::initializer_list<const Array*> writes,
+                   Work&& work) {
+    const auto& stream = current_stream((*writes.begin())->device());
     const UseScope scope;
     for (const Array* array : reads) array->storage()->before_read(stream);
     for (const Array* array : writes) array->storage()->before_write(stream);
-    device.launcher().launch(*stream, kernel, config, params, cost);
+    work(*stream);
 }
+
+template <class Params>
+void launch(const Kernel& kernel, const LaunchConfig& config, const Params& params, const Cost& cost,
+            std::initializer_list<const Array*> reads, std::initializer_list<const Array*> writes) {
+    with_storages(reads, writes, [&](Stream& stream) {
+        stream.device().launcher().launch(stream, kernel, config, params, cost);
+    });
+}
+
+// In how many launches the stream's tenant wants this work, which can be cut; 1 but for a tenant with a
+// SliceConfig. Never so many that a launch has less than a block for each SM: it would take as long.
+std::int64_t slices_for(const Stream& stream, const Kernel& kernel, const LaunchConfig& whole,
+                        const Cost& cost);
 
 // Blocks of `threads` for `items`, at most `max_blocks` (the kernel loops over the rest).
 LaunchConfig grid_for(std::int64_t items, int threads = 256, std::int64_t max_blocks = 1 << 20);

@@ -7,6 +7,7 @@
 #include "base/platform.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/matmul_slices.hpp"
 #include "ops/matmul_variants.hpp"
 
 namespace gpk::ops {
@@ -140,9 +141,18 @@ Cost cost_of(const GemmProblem& p, DType dtype) {
 void launch_gemm(const GemmChoice& choice, const Array& a, const Array& b, const Array& c) {
     if (choice.problem.k == 0) return assign(c, Scalar(false));  // sums of nothing; a and b have no memory
     const GemmVariant& variant = *choice.variant;
-    launch(variant.kernel(),
-           variant.config(variant, choice.problem, current_stream(c.device())->multiprocessors()),
-           choice.problem, cost_of(choice.problem, c.dtype()), {&a, &b}, {&c});
+    const GemmProblem& problem = choice.problem;
+    with_storages({&a, &b}, {&c}, [&](Stream& stream) {
+        const Kernel& kernel = variant.kernel();
+        const LaunchConfig whole = variant.config(variant, problem, stream.multiprocessors());
+        const Cost cost = cost_of(problem, c.dtype());
+        Launcher& launcher = stream.device().launcher();
+        const std::int64_t slices = slices_for(stream, kernel, whole, cost);
+        if (slices == 1) return launcher.launch(stream, kernel, whole, problem, cost);
+        cut_gemm(variant, problem, whole, slices, [&](const GemmProblem& slice, const LaunchConfig& config) {
+            launcher.launch(stream, kernel, config, slice, cost_of(slice, c.dtype()));
+        });
+    });
 }
 
 // c as batch + (m, n), with the dimensions that the result drops.

@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::int64_t kMaxGridY = 65535;
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 template <auto id>
 const Kernel& kernel() {
     return gemm_kernel(id);
@@ -55,10 +53,24 @@ LaunchConfig rows_config(const GemmVariant& variant, const GemmProblem& p, int m
             .block = {32, share, kWarps / share}};
 }
 
+std::int64_t chunk_columns(const GemmVariant& variant) {
+    return kGemvChunks * 16 / static_cast<std::int64_t>(itemsize(variant.dtype));
+}
+
 LaunchConfig columns_config(const GemmVariant& variant, const GemmProblem& p, int) {
-    const std::int64_t columns = kGemvChunks * 16 / static_cast<std::int64_t>(itemsize(variant.dtype));
-    return {.grid = {static_cast<std::uint32_t>(ceil_div(p.n, columns)), batch_blocks(p)},
+    return {.grid = {static_cast<std::uint32_t>(ceil_div(p.n, chunk_columns(variant))), batch_blocks(p)},
             .block = {kGemvChunks, kGemvThreads / kGemvChunks}};
+}
+
+BlockPart tile_part(const GemmVariant& variant, const LaunchConfig&) { return {variant.tile, variant.tile}; }
+
+// The warps that share a group of columns divide k: how many they are must stay as it is.
+BlockPart rows_part(const GemmVariant& variant, const LaunchConfig& config) {
+    return {variant.max_m, std::int64_t{kGemvColumns} * config.block.z};
+}
+
+BlockPart columns_part(const GemmVariant& variant, const LaunchConfig&) {
+    return {variant.max_m, chunk_columns(variant)};
 }
 
 constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across, kAny = GemmLayout::any;
@@ -69,6 +81,7 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
      .a = kAlongK,                                           \
      .b = kAlongK,                                           \
      .config = rows_config,                                  \
+     .part = rows_part,                                      \
      .max_m = rows,                                          \
      .alignment_bytes = 16}
 #define GPK_GEMV(name)                                                                              \
@@ -78,6 +91,7 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
          .a = kAny,                                                                                 \
          .b = kAcross,                                                                              \
          .config = columns_config,                                                                  \
+         .part = columns_part,                                                                      \
          .max_m = 1,                                                                                \
          .alignment_bytes = 16}
 #define GPK_MMA(symbol, dtype_, a_, b_, tile_, is_tf32) \
@@ -86,6 +100,7 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
      .a = a_,                                           \
      .b = b_,                                           \
      .config = mma_config,                              \
+     .part = tile_part,                                 \
      .tile = tile_,                                     \
      .alignment_bytes = 16,                             \
      .tf32 = is_tf32,                                   \
@@ -103,6 +118,7 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
      .a = kAny,                            \
      .b = kAny,                            \
      .config = gemm_config,                \
+     .part = tile_part,                    \
      .tile = tile_,                        \
      .fills_device = tile_ == 128}
 
@@ -152,6 +168,13 @@ DType gemm_dtype(DType dtype) {
         case DType::int64: return DType::uint64;
         default: return dtype;
     }
+}
+
+LaunchConfig grid_of(const GemmProblem& p, const BlockPart& part, const LaunchConfig& whole) {
+    LaunchConfig config = whole;
+    config.grid = {static_cast<std::uint32_t>(ceil_div(p.m, part.rows) * ceil_div(p.n, part.columns)),
+                   batch_blocks(p)};
+    return config;
 }
 
 GemmProblem transposed(const GemmProblem& p) {

@@ -14,11 +14,20 @@ namespace gpk::ops {
 // Which dimension of an operand is contiguous: k, or the other one (m of a, n of b).
 enum class GemmLayout : std::uint8_t { any, along_k, across };
 
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// What a block makes of c.
+struct BlockPart {
+    std::int64_t rows, columns;
+};
+
 struct GemmVariant {
     const Kernel& (*kernel)();
     DType dtype;  // signed integers run as unsigned ones of their size
     GemmLayout a, b;
     LaunchConfig (*config)(const GemmVariant&, const GemmProblem&, int multiprocessors);
+    // Of a launch of this configuration; max_m rows where a block makes all of them.
+    BlockPart (*part)(const GemmVariant&, const LaunchConfig&);
     int tile = 0;               // of c, in rows and columns; 0 where a block makes whole columns
     int max_m = 0;              // 0: any
     int alignment_bytes = 1;    // of a, b, their batches, and their strides other than 1
@@ -28,6 +37,9 @@ struct GemmVariant {
 
 // Fastest first; for every dtype the last one takes any problem.
 std::span<const GemmVariant> gemm_variants();
+
+// `whole` with as many blocks as this problem needs.
+LaunchConfig grid_of(const GemmProblem& p, const BlockPart& part, const LaunchConfig& whole);
 
 // The same product with the operands' roles swapped: c.T = b.T @ a.T.
 GemmProblem transposed(const GemmProblem& p);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -41,6 +42,9 @@ class LaunchHook {
     virtual void before(const WorkRecord& work) = 0;
     // `queued`: false where a later hook or the driver refused it.
     virtual void after(const WorkRecord& work, bool queued) noexcept = 0;
+    // Of a governor: in how many launches, `most` at the most, a piece of work should go that can be cut. It
+    // is asked before the first; each passes before() and after() as any other work.
+    virtual std::int64_t slices(const WorkRecord& /*whole*/, std::int64_t /*most*/) { return 1; }
 };
 
 class Launcher {

@@ -21,6 +21,14 @@ void PartitionGovernor::after(const WorkRecord& work, bool queued) noexcept {
     gate.leave();
 }
 
+// Of an ended partition: the launch itself will say so.
+std::int64_t PartitionGovernor::slices(const WorkRecord& whole, std::int64_t most) {
+    if (!slicing_.load(std::memory_order_relaxed) || !gate.enter()) return 1;
+    const std::int64_t count = pacing_->slices(whole, most);
+    gate.leave();
+    return count;
+}
+
 void refuse_ended(const std::string& call, const std::string& partition) {
     throw error(ErrorKind::unsupported, {.call = call,
                                          .expected = "a partition that is there",

@@ -49,6 +49,15 @@ std::vector<Guarantee> Partition::guarantees() const {
     }
     all.push_back({"streams", level(GuaranteeLevel::enforced), "a stream beyond the limit is refused",
                    limits.streams() == 0 ? unlimited : str(limits.streams(), " at most")});
+    if (limits.slicing() == SliceConfig()) {
+        all.push_back({"slicing", level(GuaranteeLevel::advisory), "none", "no length of a launch was set"});
+    } else {
+        all.push_back({"slicing", level(GuaranteeLevel::advisory),
+                       "products and attention go as several launches, each of which is paced",
+                       str(static_cast<double>(limits.slicing().max_ns) / 1e3,
+                           " us of a launch, by the times measured of its kernel; one has at least a block "
+                           "for each SM, and other kernels are not cut")});
+    }
     return all;
 }
 

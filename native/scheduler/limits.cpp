@@ -54,6 +54,12 @@ PartitionLimits& PartitionLimits::qos(QosClass qos) noexcept {
     return *this;
 }
 
+PartitionLimits& PartitionLimits::slicing(const SliceConfig& config) {
+    check(config);
+    slicing_ = config;
+    return *this;
+}
+
 int groups_for(double share, int groups) noexcept {
     if (share <= 0 || groups <= 0) return 0;
     constexpr double kRounding = 1e-9;  // 0.1 of 10 groups is one

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "runtime/tenant.hpp"
+#include "scheduler/slicing.hpp"
 
 namespace gpk {
 
@@ -16,6 +17,7 @@ class PartitionLimits {
     PartitionLimits& bandwidth(double share);      // of the device's memory bandwidth, above 0 to 1
     PartitionLimits& streams(std::int64_t count);  // 1 to 4096
     PartitionLimits& qos(QosClass qos) noexcept;   // guaranteed by default
+    PartitionLimits& slicing(const SliceConfig& config);
 
     // 0 where none was set.
     std::size_t memory() const noexcept { return memory_; }
@@ -23,6 +25,7 @@ class PartitionLimits {
     double bandwidth() const noexcept { return bandwidth_; }
     int streams() const noexcept { return streams_; }
     QosClass qos() const noexcept { return qos_; }
+    const SliceConfig& slicing() const noexcept { return slicing_; }
     friend bool operator==(const PartitionLimits&, const PartitionLimits&) = default;
 
    private:
@@ -30,6 +33,7 @@ class PartitionLimits {
     double compute_ = 0, bandwidth_ = 0;
     int streams_ = 0;
     QosClass qos_ = QosClass::guaranteed;
+    SliceConfig slicing_;
 };
 
 // The SM groups that a share comes to: whole ones, not more than the share, at least one; 0 where there is no

@@ -23,10 +23,11 @@ void check_share(const char* argument, double share) {
     if (!(share >= 0 && share <= 1)) refuse(argument, "a share of 0 (no limit) to 1", share);
 }
 
+bool is_sound(std::int64_t ns) { return ns >= 1'000 && ns <= 60'000'000'000; }
+constexpr const char* kSoundTime = "1 microsecond to 60 seconds";
+
 void check_time(const char* argument, std::int64_t ns) {
-    constexpr std::int64_t kLongest = 60'000'000'000;
-    if (ns < 1'000 || ns > kLongest)
-        refuse(argument, "1 microsecond to 60 seconds", static_cast<double>(ns) / kNanoseconds);
+    if (!is_sound(ns)) refuse(argument, kSoundTime, static_cast<double>(ns) / kNanoseconds);
 }
 
 }  // namespace
@@ -43,6 +44,15 @@ void check(const PacingConfig& config) {
     check_time("queue_ahead", config.queue_ahead_ns);
     check_time("max_hold", config.max_hold_ns);
     check_time("burst", config.burst_ns);
+    if (config.slicing != SliceConfig()) check(config.slicing);
+}
+
+void check(const SliceConfig& config) {
+    if (is_sound(config.max_ns)) return;
+    throw error(ErrorKind::value, {.call = "SliceConfig",
+                                   .argument = "max_time",
+                                   .expected = kSoundTime,
+                                   .got = str(static_cast<double>(config.max_ns) / kNanoseconds)});
 }
 
 double TokenBucket::tokens_at(std::int64_t now_ns) const noexcept {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "scheduler/slicing.hpp"
+
 namespace gpk {
 
 struct PacingConfig {
@@ -19,6 +21,7 @@ struct PacingConfig {
     std::int64_t max_hold_ns = 2'000'000;
     // How far a tenant may be behind its share and still make up for it.
     std::int64_t burst_ns = 5'000'000;
+    SliceConfig slicing = {};
 };
 // Throws Error (value).
 void check(const PacingConfig& config);

@@ -152,6 +152,7 @@ void KernelPacingEngine::protect(const std::shared_ptr<Tenant>& tenant) {
 bool KernelPacingEngine::idle() const noexcept {
     if (released_.load(std::memory_order_relaxed)) return true;
     if (config_.time_share > 0 || config_.bandwidth_share > 0) return false;
+    if (config_.slicing.max_ns > 0) return false;  // what it cuts it must have measured
     return config_.is_protected ? domain_->paced.load(std::memory_order_relaxed) == 0
                                 : !domain_->guarded.load(std::memory_order_relaxed);
 }
@@ -204,6 +205,16 @@ void KernelPacingEngine::before(const WorkRecord& work) {
         if (!wait) wait.emplace(work, clock_, now);
         pause_(now, again);
     }
+}
+
+std::int64_t KernelPacingEngine::slices(const WorkRecord& whole, std::int64_t most) {
+    const std::int64_t longest = config_.slicing.max_ns;
+    if (longest == 0 || most <= 1 || released_.load(std::memory_order_relaxed)) return 1;
+    std::lock_guard lock(mutex_);
+    harvest(clock_.now_ns());
+    const std::int64_t wanted = std::min((times_.expected_ns(whole) + longest - 1) / longest, most);
+    if (wanted > 1) ++stats_.sliced;
+    return std::max<std::int64_t>(wanted, 1);
 }
 
 // Without a measurement the estimate stays: where the driver gives no event, the launch itself will tell.

@@ -26,6 +26,7 @@ class PacingDomain;
 
 struct PacingStats {
     std::uint64_t launches = 0, waits = 0, measured = 0;
+    std::uint64_t sliced = 0;  // pieces of work that went in several launches
     std::int64_t waited_ns = 0;
     std::int64_t device_ns = 0;  // of what was launched, as measured or expected
     double bytes = 0;            // as declared
@@ -67,6 +68,7 @@ class KernelPacingEngine : public LaunchHook {
 
     void before(const WorkRecord& work) override;
     void after(const WorkRecord& work, bool queued) noexcept override;
+    std::int64_t slices(const WorkRecord& whole, std::int64_t most) override;
     const PacingConfig& config() const noexcept { return config_; }
     PacingStats stats();
 

@@ -122,7 +122,8 @@ std::shared_ptr<KernelPacingEngine> Partition::make_pacing(const PartitionLimits
         device_, PacingConfig{.time_share = info.sm_groups == 0 ? limits.compute() : 0,
                               .bandwidth_share = info.memory_bandwidth > 0 ? limits.bandwidth() : 0,
                               .device_bandwidth = info.memory_bandwidth,
-                              .is_protected = limits.qos() == QosClass::guaranteed});
+                              .is_protected = limits.qos() == QosClass::guaranteed,
+                              .slicing = limits.slicing()});
     if (tenant_) engine->protect(tenant_);
     return engine;
 }

@@ -29,7 +29,7 @@ enum class GuaranteeLevel : std::uint8_t { enforced, advisory, simulated };
 std::string_view to_string(GuaranteeLevel level) noexcept;
 
 struct Guarantee {
-    std::string resource;  // "memory", "compute", "bandwidth", "streams"
+    std::string resource;  // "memory", "compute", "bandwidth", "streams", "slicing"
     GuaranteeLevel level;
     std::string mechanism, reason;
 };

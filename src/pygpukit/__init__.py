@@ -109,6 +109,9 @@ from ._native import (
     QosTaskMeta as QosTaskMeta,
 )
 from ._native import (
+    SliceConfig as SliceConfig,
+)
+from ._native import (
     Stream as Stream,
 )
 from ._native import (

@@ -42,7 +42,7 @@ TEST(PacingConfig, IsChecked) {
         expect_kind(ErrorKind::value, [&] { check({.max_hold_ns = bad}); });
         expect_kind(ErrorKind::value, [&] { check({.burst_ns = bad}); });
     }
-    check({});
+    check(PacingConfig{});
 }
 
 // Tenants that always have work get their shares, in each second, whatever their kernels' lengths.

@@ -3,6 +3,8 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pygpukit as gp
 from support import assert_equal
@@ -56,9 +58,80 @@ def test_bad_settings():
     ):
         with pytest.raises(gp.InvalidValueError, match="PacingConfig"):
             gp.PacingConfig(**bad)
+    for bad in (0.0, 1e-7, -1.0, 61.0, float("nan"), float("inf")):
+        with pytest.raises(gp.InvalidValueError, match="SliceConfig"):
+            gp.SliceConfig(max_time=bad)
+    with pytest.raises(TypeError):
+        gp.PacingConfig(slicing=200e-6)
+    with pytest.raises(TypeError):
+        gp.partition(slicing=200e-6)
     for bad in ({"max_outstanding": 0}, {"max_outstanding_time": -1.0}, {"watchdog": float("nan")}):
         with pytest.raises(gp.InvalidValueError, match="LaunchConfig"):
             gp.LaunchConfig(**bad)
+
+
+def test_slicing_is_a_setting_like_others():
+    slicing = gp.SliceConfig(max_time=200e-6)
+    assert slicing.max_time == pytest.approx(200e-6)
+    assert slicing == gp.SliceConfig(200e-6) != gp.SliceConfig(1e-3)
+    assert len({slicing, gp.SliceConfig(200e-6)}) == 1
+    assert "SliceConfig(max_time=0.0002)" in repr(slicing)
+    limits = gp.PartitionLimits().slicing(slicing)
+    assert limits != gp.PartitionLimits()
+    assert "slicing=SliceConfig(max_time=0.0002)" in repr(limits)
+    with gp.partition(qos="best_effort", slicing=slicing) as part:
+        assert part.limits == gp.PartitionLimits().qos("best_effort").slicing(slicing)
+        assert part.stats()["pacing"]["sliced"] == 0
+
+
+@pytest.fixture(scope="module")
+def sliced_partition():
+    # As small as it may be, so that all is cut that can be.
+    manager = gp.PartitionManager()
+    limits = gp.PartitionLimits().qos("best_effort").slicing(gp.SliceConfig(max_time=1e-6))
+    yield manager.create_partition("sliced", limits=limits)
+    manager.destroy("sliced")
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    m=st.integers(1, 600),
+    n=st.integers(1, 600),
+    k=st.integers(1, 80),
+    batch=st.lists(st.integers(1, 4), max_size=2),
+    dtype=st.sampled_from(["float32", "float16", "bfloat16", "float64", "int32", "bool"]),
+    turned=st.tuples(st.booleans(), st.booleans()),
+    step=st.integers(1, 3),
+)
+def test_a_sliced_product_has_the_bits_of_a_whole_one(sliced_partition, m, n, k, batch, dtype, turned, step):
+    rng = np.random.default_rng(m * n + k)
+
+    def operand(rows, columns, is_turned):
+        shape = (*batch, columns, rows * step) if is_turned else (*batch, rows * step, columns)
+        array = gp.asarray(rng.standard_normal(shape).astype(np.float32)).astype(dtype)
+        axes = [*range(len(batch)), len(batch) + 1, len(batch)]
+        return array[..., ::step].transpose(axes) if is_turned else array[..., ::step, :]
+
+    a, b = operand(m, k, turned[0]), operand(k, n, turned[1])
+    whole = a @ b
+    with sliced_partition:
+        sliced = a @ b
+        gp.synchronize()
+    assert sliced.astype("float64").to_numpy().tobytes() == whole.astype("float64").to_numpy().tobytes()
+
+
+def test_large_work_of_a_partition_goes_in_several_launches(rng, sliced_partition):
+    part = sliced_partition
+    x = gp.asarray(rng.standard_normal((2048, 64)).astype(np.float32))
+    before = part.stats()["pacing"]
+    with part, gp.Trace() as recording:
+        y = x @ x.transpose()
+        gp.synchronize()
+    after = part.stats()["pacing"]
+    names = [each["name"] for each in recording.entries if each["name"].startswith("gemm")]
+    assert len(names) == after["launches"] - before["launches"] > 1
+    assert after["sliced"] - before["sliced"] == 1
+    assert_equal(y, (x @ x.transpose()).to_numpy())
 
 
 def test_a_dispatcher_tells_what_becomes_of_its_launches():

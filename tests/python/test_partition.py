@@ -165,7 +165,7 @@ def test_bad_streams_and_classes():
 def test_guarantees_say_what_stands_behind_them(manager):
     limits = gp.PartitionLimits().memory(MIB).compute(0.5).bandwidth(0.5).streams(3)
     guarantees = manager.create_partition("a", limits=limits).guarantees()
-    assert set(guarantees) == {"memory", "compute", "bandwidth", "streams"}
+    assert set(guarantees) == {"memory", "compute", "bandwidth", "streams", "slicing"}
     for each in guarantees.values():
         assert each["level"] in (("enforced", "advisory") if gp.device().is_cuda else ("simulated",))
         assert each["mechanism"]

@@ -72,11 +72,12 @@ GPK_FLOAT_TYPES(X)
 template <class T>
 void attention_host(const AttentionParams& p) {
     const std::int64_t group = p.heads / p.kv_heads;
-    parallel_for(static_cast<std::int64_t>(p.tokens) * p.heads, 1, [&](std::int64_t begin, std::int64_t end) {
+    const std::int64_t count = p.tokens - p.first_token;
+    parallel_for(count * p.heads, 1, [&](std::int64_t begin, std::int64_t end) {
         std::vector<float> scores, acc(static_cast<std::size_t>(p.d));
         for (std::int64_t i = begin; i < end; ++i) {
             // Neighbours share a key/value head, whose keys then stay in the cache.
-            const std::int64_t head = i / p.tokens, token = i % p.tokens, kv_head = head / group;
+            const std::int64_t head = i / count, token = p.first_token + i % count, kv_head = head / group;
             const std::int64_t length = std::clamp<std::int64_t>(*p.position + token + 1, 1, p.capacity);
             if (scores.size() < static_cast<std::size_t>(length)) {
                 scores.resize(static_cast<std::size_t>(length));

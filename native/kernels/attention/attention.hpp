@@ -36,6 +36,8 @@ struct AttentionParams {
     std::int32_t splits;      // decode: blocks that one query's keys may be spread over
     std::int32_t vectorized;  // d, strides and addresses of keys and values suit accesses of 16 bytes
     float scale;
+    // prefill: a launch makes the tokens first_token .. tokens - 1, of which the first begins a tile.
+    std::int32_t first_token;
 };
 
 inline constexpr int kMaxHeadDim = 256;
@@ -49,7 +51,7 @@ inline constexpr int kDecodeHeadTiles[] = {1, 4};
 #define GPK_DECODE_HEAD_TILES(X, ...) X(1, __VA_ARGS__) X(4, __VA_ARGS__)
 
 // attention_prefill: one variant for each largest head_dim. A block works on 16 * rows queries of one
-// head, 32 keys at a time. grid = (heads, tiles of tokens).
+// head, 32 keys at a time. grid = (heads, tiles of tokens, from first_token on).
 struct PrefillVariant {
     int max_d;
     int rows;  // queries of a thread

@@ -48,7 +48,7 @@ __device__ __forceinline__ void prefill(const AttentionParams& p) {
 
     const int head = blockIdx.x, kv_head = head / (p.heads / p.kv_heads);
     // The last tiles see the most keys; they start first.
-    const int first_query = (gridDim.y - 1 - blockIdx.y) * kQueries;
+    const int first_query = p.first_token + (gridDim.y - 1 - blockIdx.y) * kQueries;
     const int queries = min(kQueries, p.tokens - first_query);
     const int base = *p.position + first_query;  // position of the tile's first query
     const int length = max(1, min(base + queries, p.capacity));
