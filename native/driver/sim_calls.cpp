@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string_view>
+#include <utility>
 
 #include "base/error.hpp"
 
@@ -91,7 +92,7 @@ void SimCalls::enter(SimCall call) {
     throw DriverError(name_of(call), broken_->code, broken_->code_name, "planned fault, sticky");
 }
 
-void SimCalls::plan(const std::vector<Fault>& faults) {
+bool SimCalls::plan(const std::vector<Fault>& faults) {
     for (const Fault& fault : faults) {
         if (!can_fail(fault.call) || fault.nth < 1) {
             throw error(ErrorKind::value, {.call = "set_faults",
@@ -103,8 +104,9 @@ void SimCalls::plan(const std::vector<Fault>& faults) {
     std::lock_guard lock(mutex_);
     for (auto& calls : counts_) calls.store(0, std::memory_order_relaxed);
     plan_ = faults;
-    broken_.reset();
+    const bool was_broken = std::exchange(broken_, std::nullopt).has_value();
     planned_.store(!plan_.empty(), std::memory_order_release);
+    return was_broken;
 }
 
 std::map<std::string, int> SimCalls::counts() const {

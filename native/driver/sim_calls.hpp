@@ -75,8 +75,8 @@ class SimCalls {
    public:
     void count(SimCall call) noexcept;
     void enter(SimCall call);  // counts, and throws what the plan says
-    // As SimDriver::set_faults and call_counts.
-    void plan(const std::vector<Fault>& faults);
+    // As SimDriver::set_faults and call_counts. True where a sticky fault had broken the device.
+    bool plan(const std::vector<Fault>& faults);
     std::map<std::string, int> counts() const;
 
    private:

@@ -101,6 +101,17 @@ SimDriver::SimDriver(const SimOptions& options)
 
 SimDriver::~SimDriver() = default;
 
+void SimDriver::set_faults(const std::vector<Fault>& faults) {
+    if (!calls_.plan(faults)) return;
+    Lock lock(mutex_);
+    for (const auto& [handle, stream] : streams_) {
+        if (stream->capture) stream->capture->invalidate();
+        stream->capture = nullptr;
+        stream->tail.clear();
+    }
+    if (queue_) queue_->discard();
+}
+
 // -- Work ----------------------------------------------------------------------------------------------
 
 const std::shared_ptr<SimStream>& SimDriver::stream_of(const char* call, StreamHandle handle) const {

@@ -101,9 +101,10 @@ class SimDriver final : public Driver {
     void graph_destroy(GraphHandle graph) noexcept override;
     std::size_t graph_node_count(GraphHandle graph) override;
 
-    // Replaces the plan, mends a device that a sticky fault broke, and counts calls from 0 again. Throws
-    // Error (value) for a call that Driver does not have or that cannot fail.
-    void set_faults(const std::vector<Fault>& faults) { calls_.plan(faults); }
+    // Replaces the plan, mends a device that a sticky fault broke (what was queued or captured on it is
+    // gone), and counts calls from 0 again. Throws Error (value) for a call that Driver does not have or that
+    // cannot fail.
+    void set_faults(const std::vector<Fault>& faults);
     // Since the last set_faults, every method of Driver that is counted.
     std::map<std::string, int> call_counts() const { return calls_.counts(); }
 

@@ -107,6 +107,17 @@ bool SimQueue::drain() {
     return idle();
 }
 
+void SimScheduler::discard() {
+    for (const auto& stream : busy_) {
+        for (const SimOperation& operation : stream->queue) {
+            if (const auto* record = std::get_if<SimRecord>(&operation)) record->point->reached = true;
+        }
+        stream->queue.clear();
+    }
+    busy_.clear();
+    forget_failure();
+}
+
 void SimScheduler::run_some() {
     for (std::size_t steps = below(4); steps > 0 && step(); --steps) {
     }

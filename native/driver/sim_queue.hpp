@@ -87,6 +87,8 @@ class SimQueue {
     // What a device has got on with while its host only looked.
     virtual void run_some() = 0;
     virtual bool idle() const noexcept = 0;
+    // Lets go of what is queued, as a device that broke does; whoever waits for it goes on.
+    virtual void discard() { drain(); }
 
     // Runs operations until `done`. Throws what a host twin threw since the last call, and DriverError
     // (CUDA_ERROR_UNKNOWN) where `done` can never come.
@@ -96,6 +98,7 @@ class SimQueue {
 
    protected:
     void guard(const SimWork& work);
+    void forget_failure() noexcept { failure_ = nullptr; }
 
    private:
     std::exception_ptr failure_;  // the first one of a twin, for the next wait
@@ -110,6 +113,7 @@ class SimScheduler final : public SimQueue {
     bool step() override;
     void run_some() override;
     bool idle() const noexcept override { return busy_.empty(); }
+    void discard() override;
 
    private:
     static bool may_run(const SimOperation& operation);
