@@ -354,67 +354,6 @@ TEST(Scheduler, AStickyFaultFailsTheTasksByName) {
     EXPECT_EQ(target.driver.live_streams(), 1u);
 }
 
-// Each driver call that three tasks make fails once: every task ends, nothing stays reserved, charged or
-// alive.
-TEST(Scheduler, EveryDriverCallMayFail) {
-    for (const bool interleaved : {false, true}) {
-        TestDevice target({.interleaved = interleaved, .seed = 3});
-        const auto partition = Tenant::create({.name = "partition"});
-        int failures = 0;
-        const auto program = [&] {
-            Scheduler scheduler(target.device, options(100, 2));
-            const auto work = [&](TaskContext&) {
-                const Array a = Array::empty(target.device, {16}, DType::int64);
-                const std::vector<std::int64_t> host(16, 3);
-                a.copy_from_host(host.data());
-                const auto& stream = current_stream(target.device);
-                a.storage()->before_write(stream);
-                target.device.launcher().launch(*stream, affine_kernel, {},
-                                                sim::AffineParams{a.as<std::int64_t>(), 2, 1, 16}, {});
-            };
-            TaskOptions asked = asks(60);
-            asked.qos = QosTaskMeta::burstable(60);
-            asked.tenant = partition;
-            const TaskPtr one = scheduler.submit(asked, work);
-            const TaskPtr two = scheduler.submit(asked, work);
-            asked.after = {one};
-            const TaskPtr three = scheduler.submit(asked, work);
-            for (const TaskPtr& each : {one, two, three}) {
-                EXPECT_TRUE(each->wait(kLong));
-                failures += each->state() != TaskState::completed;
-            }
-            EXPECT_EQ(three->state() == TaskState::cancelled, one->state() != TaskState::completed);
-            EXPECT_EQ(scheduler.stats().memory_reserved, 0u);
-            EXPECT_EQ(scheduler.stats().waiting + scheduler.stats().running, 0u);
-        };
-        target.driver.set_faults({});
-        program();
-        EXPECT_EQ(failures, 0);
-        for (const auto& [call, count] : target.driver.call_counts()) {
-            if (call == "free" || call == "free_host" || call == "unload" || call.ends_with("_destroy"))
-                continue;
-            // Asked as often as the keeper comes by: the first ones show what there is to see.
-            for (int nth = 1; nth <= std::min(count, 12); ++nth) {
-                MemoryPool::of(target.device).trim();
-                target.driver.set_faults(
-                    {{.call = call, .nth = nth, .code = 700, .code_name = "CUDA_ERROR_ILLEGAL_ADDRESS"}});
-                program();
-                target.driver.set_faults({});
-                target.device.synchronize();
-                MemoryPool::of(target.device).trim();
-                EXPECT_EQ(partition->memory_used(), 0u) << call << " " << nth;
-                EXPECT_EQ(partition->live_streams(), 0) << call << " " << nth;
-                EXPECT_EQ(MemoryPool::of(target.device).stats().live_bytes, 0u) << call << " " << nth;
-                EXPECT_EQ(target.driver.invalid_frees(), 0u) << call << " " << nth;
-            }
-        }
-        EXPECT_GT(failures, 5);
-        MemoryPool::of(target.device).trim();
-        EXPECT_EQ(target.driver.live_allocations(), 0u);
-        EXPECT_EQ(target.driver.live_streams(), 1u);
-    }
-}
-
 TEST(Scheduler, EndsInEveryWay) {
     for (const bool cancel : {false, true}) {
         std::atomic<int> ran{0};
