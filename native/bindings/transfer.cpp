@@ -264,8 +264,11 @@ void bind_transfer(nb::module_& m) {
         nb::arg("device").none());
     m.def(
         "_pinned_limit",
-        [](std::size_t bytes, DeviceArg device) { PinnedPool::of(read_device(device)).set_limit(bytes); },
-        nb::arg("bytes"), nb::arg("device").none());
+        [](nb::handle bytes, DeviceArg device) {
+            PinnedPool::of(read_device(device)).set_limit(read_bytes("set_pinned_limit", "nbytes", bytes));
+        },
+        nb::arg("bytes").none(), nb::arg("device").none(),
+        nb::sig("def _pinned_limit(bytes: int | str, device: Device | str | None) -> None"));
 }
 
 }  // namespace gpk::python

@@ -23,6 +23,12 @@ Device::~Device() {
 }
 
 void Device::synchronize() {
+    // The driver would refuse too, and break the capture.
+    if (current_stream(*this)->capture() != nullptr) {
+        throw error(ErrorKind::unsupported, {.call = "synchronize",
+                                             .got = "a graph capture under way on the current stream",
+                                             .fix = "wait before the capture, or after a launch"});
+    }
     const HostWait counted(default_stream_->meter());
     const observe::Span span(observe::Topic::wait, "Device.synchronize", *this);
     watched([](Driver& driver) { driver.synchronize(); });

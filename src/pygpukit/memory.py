@@ -12,10 +12,12 @@ transfer = gp.transfer.to_device(host)
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from . import _native
-from ._native import InvalidValueError
+from ._native import InvalidTypeError, InvalidValueError
 from ._native import MemoryBlock as MemoryBlock
 from ._native import MemoryPool as MemoryPool
 
@@ -88,7 +90,14 @@ def pinned(
     """
     from ._numpy import numpy_dtype
 
-    extents = (shape,) if isinstance(shape, int) else tuple(int(extent) for extent in shape)
+    try:
+        extents = tuple(
+            operator.index(extent) for extent in (shape if isinstance(shape, Iterable) else (shape,))
+        )
+    except TypeError:
+        raise InvalidTypeError(
+            f"pinned: argument 'shape': expected an integer or a sequence of integers, got {shape!r}"
+        ) from None
     if any(extent < 0 for extent in extents):
         raise InvalidValueError(f"pinned: argument 'shape': expected extents from 0, got {extents}")
     element = numpy_dtype("pinned", dtype)
@@ -109,8 +118,9 @@ def trim_pinned(device: Device | str | None = None) -> int:
     return int(_native._pinned_trim(device))
 
 
-def set_pinned_limit(nbytes: int, device: Device | str | None = None) -> None:
-    """The most pinned memory that the pool may take, in bytes; half of the machine's memory by default."""
-    if not 0 <= nbytes < 2**63:
-        raise InvalidValueError(f"set_pinned_limit: expected 0 to 2**63 - 1 bytes, got {nbytes}")
+def set_pinned_limit(nbytes: int | str, device: Device | str | None = None) -> None:
+    """The most pinned memory that the pool may take, in bytes or as '4GiB'; by default half of the machine's.
+
+    Raises InvalidValueError for what is no number of bytes, InvalidTypeError for another kind of object.
+    """
     _native._pinned_limit(nbytes, device)

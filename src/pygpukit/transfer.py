@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import operator
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -231,7 +232,10 @@ def _flat(host: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _priority(priority: int) -> int:
-    return max(-1000, min(1000, int(priority)))
+    try:
+        return max(-1000, min(1000, operator.index(priority)))
+    except TypeError:
+        raise InvalidTypeError(f"transfer: argument 'priority': expected an int, got {priority!r}") from None
 
 
 def _shown(out: object) -> str:

@@ -43,9 +43,7 @@ struct Scope {
     std::shared_ptr<Stream> stream;
 };
 
-std::size_t shares(Device& device) {
-    return device.attached<DeviceLedger>().ledger->entries().size();
-}
+std::size_t shares(Device& device) { return device.attached<DeviceLedger>().ledger->entries().size(); }
 
 const PartitionLimits kHalf = PartitionLimits().compute(0.5).memory(8 * kMiB);
 

@@ -151,8 +151,6 @@ def test_a_capture_refuses():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_refuses():
-    if gp.device().is_cuda:
-        pytest.skip("a process with a CUDA context does not fork")
     pool = gp.memory.MemoryPool()
     block = pool.allocate(10)
     pool.write(block, b"0123456789")
