@@ -8,6 +8,7 @@
 #include "kernels.hpp"
 #include "memory/pool.hpp"
 #include "pinned_rates.hpp"
+#include "runtime/meter.hpp"
 
 namespace bench {
 
@@ -133,16 +134,15 @@ void one_way(const Section& section, const Kernels& kernels, PinnedRates& rates,
     WorkingSet set(device, kernels, sizes.block);
     const std::size_t count = sizes.count() / 2 - 1;  // the limit, but for the counters
     set.grow(count, 1);
-    const auto gigabytes = [&](std::uint64_t blocks) {
-        return static_cast<double>(blocks * sizes.block) * 1e-9;
-    };
-    gpk::MemoryPool& pool = gpk::MemoryPool::of(device);
+    // All that was copied, with what was sent off ahead and is not asked for yet.
+    const gpk::Meter& meter = gpk::meter_of(device, nullptr);
+    const auto gigabytes = [&](gpk::Count count) { return static_cast<double>(meter[count]) * 1e-9; };
     std::vector<double> out, in, plain_out, plain_in;
     std::size_t wrong = 0;
     for (int round = 0; round < section.options.sized(6, 2) && !section.out_of_time(); ++round) {
         plain_out.push_back(rates.to_host());
         plain_in.push_back(rates.to_device());
-        const gpk::PoolStats before = pool.stats();
+        const double out_before = gigabytes(gpk::Count::to_host_bytes);
         double seconds_out = 0;
         {
             std::vector<std::shared_ptr<gpk::Storage>> pushing;
@@ -153,15 +153,17 @@ void one_way(const Section& section, const Kernels& kernels, PinnedRates& rates,
                 device.synchronize();
             });
         }
+        const double moved_out = gigabytes(gpk::Count::to_host_bytes) - out_before;
+        const double in_before = gigabytes(gpk::Count::to_device_bytes);
         const double seconds_in = seconds_of([&] {
             for (std::size_t i = 0; i < count; ++i) set.touch(i);
             set.wait();
         });
-        const gpk::PoolStats after = pool.stats();
+        const double moved_in = gigabytes(gpk::Count::to_device_bytes) - in_before;
         wrong += set.wrong();
         if (round == 0) continue;  // pins the host's memory
-        out.push_back(gigabytes(after.evictions - before.evictions) / seconds_out);
-        in.push_back(gigabytes(after.reloads - before.reloads) / seconds_in);
+        out.push_back(moved_out / seconds_out);
+        in.push_back(moved_in / seconds_in);
     }
     const double error = static_cast<double>(wrong) / static_cast<double>(set.checked());
     section.row(row_of("evict, blocks of " + text(sizes.block), out, median(plain_out), error));
@@ -247,13 +249,14 @@ void measure_eviction(Section& section) {
     const Kernels kernels(section.device);
     PinnedRates rates(section.device, section.options.sized(std::size_t{1} << 30, std::size_t{1} << 20));
     constexpr std::size_t kMiB = std::size_t{1} << 20;
-    const std::size_t limit = section.options.sized(4096 * kMiB, 32 * kMiB);
+    constexpr std::size_t kBlocks = 64;  // that the pool has room for
     std::vector<std::size_t> blocks = {64 * kMiB, 256 * kMiB};
     if (section.options.quick) blocks = {8 * kMiB};
     cycle_blocks(section, kernels);
     for (const std::size_t block : blocks) {
-        one_way(section, kernels, rates, {limit, block});
-        both_ways(section, kernels, rates, {limit, block});
+        const Sizes sizes{section.options.sized(kBlocks, std::size_t{4}) * block, block};
+        one_way(section, kernels, rates, sizes);
+        both_ways(section, kernels, rates, sizes);
     }
 }
 

@@ -31,8 +31,11 @@ struct BlockRecord {
     std::size_t bytes = 0;           // what was asked for
     std::shared_ptr<Stream> stream;  // whose order protects it
     std::unique_ptr<Others> others;  // null for nearly all
-    std::uint64_t data_of = 0;       // the tenant whose data it may still hold, 0 for none
-    Bin* bin = nullptr;              // of its size class
+    // Of a free block that could move: behind its last use on the stream, which may have gone on since. Null
+    // where it could not be recorded.
+    std::shared_ptr<Event> freed;
+    std::uint64_t data_of = 0;  // the tenant whose data it may still hold, 0 for none
+    Bin* bin = nullptr;         // of its size class
     BlockState state = BlockState::taken;
     bool in_chunks = false;            // the pointer is a range of addresses, and `chunks` what lies under it
     std::vector<Chunk> chunks;         // none while it is away

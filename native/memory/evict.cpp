@@ -29,10 +29,12 @@ int rank(const Tenant* of) noexcept {
 
 const Tenant* tenant_of(const Movable& block) noexcept { return block.record->stream->tenant().get(); }
 
+bool may_leave(const Tenant* of, const Tenant* within, const Tenant* asking) noexcept {
+    return (within == nullptr || belongs_to(of, within)) && may_give_way(of, asking);
+}
 bool may_leave(const Movable& block, const Tenant* within, const Tenant* asking) noexcept {
     return block.residence == Residence::here && !block.owner->held() &&
-           (within == nullptr || belongs_to(tenant_of(block), within)) &&
-           may_give_way(tenant_of(block), asking);
+           may_leave(tenant_of(block), within, asking);
 }
 
 void wait_quietly(Stream& stream) noexcept {
@@ -48,6 +50,10 @@ void wait_quietly(Stream& stream) noexcept {
 bool belongs_to(const Tenant* tenant, const Tenant* above) noexcept {
     while (tenant != nullptr && tenant != above) tenant = tenant->parent();
     return tenant == above;
+}
+
+bool Evictor::Leaving::is_for(const Tenant* within, const Tenant* asking) const noexcept {
+    return may_leave(tenant.get(), within, asking);
 }
 
 Evictor::Evictor(MemoryPool& pool) : pool_(pool), host_(pool.device()) {}
@@ -194,22 +200,13 @@ std::size_t Evictor::finish(const Leaving& leaving) {
     return record.class_bytes;
 }
 
-// Takes up what has left and lets others begin, until `target` bytes are on their way or free.
-std::size_t Evictor::take_up(std::size_t target, const Tenant* within, const Tenant* asking) {
-    std::size_t freed = 0, pending = 0;
-    for (auto each = leaving_.begin(); each != leaving_.end();) {
-        const bool counts = each->counts_for(within);
-        if (each->still() && !each->copied->query()) {
-            if (counts) pending += each->bytes;
-            ++each;
-            continue;
-        }
-        const std::size_t came_free = finish(*each);
-        if (counts) freed += came_free;
-        each = leaving_.erase(each);
-    }
+// Lets blocks begin to leave until `target` bytes are on their way.
+void Evictor::send_off(std::size_t target, const Tenant* within, const Tenant* asking) {
+    std::size_t pending = 0;
+    for (const Leaving& each : leaving_)
+        pending += each.still() && each.is_for(within, asking) ? each.bytes : 0;
     std::vector<const Movable*> passed_over;
-    while (freed + pending < target) {
+    while (pending < target) {
         const Chosen chosen = choose(within, asking, passed_over);
         if (!chosen.block) break;
         try {
@@ -223,18 +220,35 @@ std::size_t Evictor::take_up(std::size_t target, const Tenant* within, const Ten
             break;  // the host has no room
         }
     }
+}
+
+// Takes what has left, but no more than `bytes` need: the rest can be used again for nothing.
+std::size_t Evictor::take_up(std::size_t bytes, const Tenant* within, const Tenant* asking) {
+    std::size_t freed = 0;
+    for (auto each = leaving_.begin(); each != leaving_.end() && freed < bytes;) {
+        const bool counts = each->is_for(within, asking);
+        if (each->still() && (!counts || !each->copied->query())) {
+            ++each;
+            continue;
+        }
+        const std::size_t came_free = finish(*each);
+        if (counts) freed += came_free;
+        each = leaving_.erase(each);
+    }
     return freed;
 }
 
 bool Evictor::make_room(std::size_t bytes, const Tenant* within, const Tenant* asking) {
-    // Twice what is asked for is sent off: the next who asks then need not wait for a copy that only begins,
-    // and what comes back in the meantime does so beside it.
-    const std::size_t target = bytes >= pool_.chunks_.granularity() ? 2 * bytes : bytes;
+    // Sent off ahead, for those who ask next: one is then copied out while what comes back is copied in, and
+    // one waits behind it. (It waits for its users' streams, hence for what came back before it began.)
+    constexpr std::size_t kAhead = 2;
+    const std::size_t ahead = bytes >= pool_.chunks_.granularity() ? kAhead * bytes : 0;
     std::size_t freed = 0;
     while (freed < bytes) {
-        freed += take_up(target - freed, within, asking);
+        send_off(bytes - freed + ahead, within, asking);
+        freed += take_up(bytes - freed, within, asking);
         const auto first = std::find_if(leaving_.begin(), leaving_.end(),
-                                        [&](const Leaving& each) { return each.counts_for(within); });
+                                        [&](const Leaving& each) { return each.is_for(within, asking); });
         if (freed >= bytes || first == leaving_.end()) break;
         const HostWait waiting(meter_of(pool_.device(), asking));
         first->copied->synchronize();

@@ -105,9 +105,7 @@ class Evictor {
         std::shared_ptr<Tenant> tenant;  // of the block, which may be gone
         std::size_t bytes;
 
-        bool counts_for(const Tenant* within) const noexcept {
-            return within == nullptr || belongs_to(tenant.get(), within);
-        }
+        bool is_for(const Tenant* within, const Tenant* asking) const noexcept;
         bool still() const noexcept {  // false where it is in use again, or gone
             return block->residence == Residence::leaving && block->departures == departure;
         }
@@ -124,7 +122,8 @@ class Evictor {
     void no_longer_away(const BlockRecord& record) noexcept;
     bool begin(const std::shared_ptr<Movable>& block);
     std::size_t finish(const Leaving& leaving);
-    std::size_t take_up(std::size_t target, const Tenant* within, const Tenant* asking);
+    void send_off(std::size_t target, const Tenant* within, const Tenant* asking);
+    std::size_t take_up(std::size_t bytes, const Tenant* within, const Tenant* asking);
     Chosen lock_leaving(const Leaving& leaving);
     const std::shared_ptr<Stream>& own_stream(std::shared_ptr<Stream>& stream);
 

@@ -23,7 +23,7 @@ using HostCopy = std::vector<HostPiece>;
 // Thread-safe.
 class HostStore {
    public:
-    static constexpr std::size_t kPiece = std::size_t{8} << 20;  // the most that lies in one
+    static constexpr std::size_t kPiece = std::size_t{32} << 20;  // the most that lies in one
 
     explicit HostStore(Device& device);
     ~HostStore();

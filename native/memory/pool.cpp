@@ -29,20 +29,20 @@ bool BlockRecord::may_ask() const {
 
 bool BlockRecord::idle() const {
     const auto done = [](const auto& each) { return each->query(); };
-    return stream->query() &&
+    return (freed ? freed->query() : stream->query()) &&
            (!others || (std::all_of(others->events.begin(), others->events.end(), done) &&
                         std::all_of(others->streams.begin(), others->streams.end(), done)));
 }
 
 void BlockRecord::synchronize() const {
-    stream->synchronize();
+    freed ? freed->synchronize() : stream->synchronize();
     if (!others) return;
     for (const auto& event : others->events) event->synchronize();
     for (const auto& other : others->streams) other->synchronize();
 }
 
 void BlockRecord::order_before(Stream& next_user) const {
-    next_user.wait(*stream);
+    freed ? next_user.wait(*freed) : next_user.wait(*stream);
     if (!others) return;
     for (const auto& event : others->events) next_user.wait(*event);
     for (const auto& other : others->streams) next_user.wait(*other);
@@ -239,15 +239,15 @@ void MemoryPool::scrub(BlockRecord& record, Stream& stream) {
 }
 
 // An event behind what the stream holds now, or null where there cannot be one.
-std::shared_ptr<Event> MemoryPool::mark(Stream& stream) noexcept {
+// Null where nothing can be recorded: a later owner waits for the whole stream then.
+std::shared_ptr<Event> MemoryPool::mark(Stream& stream, std::shared_ptr<Event> event) noexcept {
     if (stream.capture() != nullptr) return nullptr;  // it would become part of the capture
     try {
-        auto event = std::make_shared<Event>(device_);
+        if (!event) event = std::make_shared<Event>(device_);
         event->record(stream);
         return event;
     } catch (const Error& failure) {
-        log(LogLevel::warning,
-            str("memory pool: ", failure.what(), "; a later owner waits for the whole stream"));
+        log(LogLevel::debug, str("memory pool: no event behind a block's use: ", failure.what()));
         return nullptr;
     }
 }
@@ -256,7 +256,10 @@ void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>
     BlockRecord* const record = block.record;
     if (record == nullptr) return;
     if (block.arena) return static_cast<GraphArena&>(*block.arena).put_back(block, others);
-    const bool here = !record->movable || evictor_.leave(*record);
+    const bool movable = record->movable != nullptr;
+    const bool here = !movable || evictor_.leave(*record);
+    // Its chunks will be wanted before the stream is idle, where memory is so short that blocks move.
+    if (movable && here) record->freed = mark(*record->stream, std::move(record->freed));
     for (const auto& other : others) {
         if (other == record->stream || !here) continue;
         if (!record->others) record->others = std::make_unique<BlockRecord::Others>();

@@ -123,7 +123,7 @@ class MemoryPool : public DeviceAttachment {
     BlockRecord* take_fresh(std::size_t wanted, const std::shared_ptr<Stream>& stream);
     std::uint64_t fresh_data_of(std::uint64_t tenant) const noexcept;
     void scrub(BlockRecord& record, Stream& stream);
-    std::shared_ptr<Event> mark(Stream& stream) noexcept;
+    std::shared_ptr<Event> mark(Stream& stream, std::shared_ptr<Event> event = nullptr) noexcept;
     Bin& bin_for(std::size_t class_bytes);
     void note_live(BlockRecord* record, std::size_t bytes) noexcept;
     BlockRecord* taken(BlockRecord* record) noexcept;
