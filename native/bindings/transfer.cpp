@@ -146,6 +146,8 @@ void configure(DeviceArg device, const nb::kwargs& sizes) {
     TransferOptions options = engine.options();
     const std::pair<const char*, std::size_t*> kSizes[] = {
         {"chunk_bytes", &options.chunk_bytes},
+        {"direct_chunk_bytes", &options.direct_chunk_bytes},
+        {"small_bytes", &options.small_bytes},
         {"in_flight_bytes", &options.in_flight_bytes},
         {"device_chunk_bytes", &options.device_chunk_bytes},
         {"device_in_flight_bytes", &options.device_in_flight_bytes},

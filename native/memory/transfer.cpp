@@ -14,7 +14,7 @@ namespace gpk {
 namespace {
 
 // A short copy ends sooner than a sleeping thread wakes.
-constexpr std::chrono::microseconds kSpin{40};
+constexpr std::chrono::microseconds kSpin{100};
 
 std::atomic<unsigned> forks{0};
 std::atomic<void (*)(const std::function<void()>&)> around_wait{nullptr};
@@ -68,6 +68,7 @@ bool Transfer::wait(Timeout timeout) {
     const auto spin = timeout ? std::min<std::chrono::nanoseconds>(*timeout, kSpin) : kSpin;
     while (std::chrono::steady_clock::now() - start < spin) {
         if (over()) return true;
+        if (priority() < 0) help();
         std::this_thread::yield();
     }
     std::unique_lock lock(sync_->mutex);
@@ -78,6 +79,12 @@ bool Transfer::wait(Timeout timeout) {
         return true;
     }
     return sync_->changed.wait_until(lock, start + *timeout, is_over);
+}
+
+// Whoever waits for an urgent transfer sees to its end, since the lane's thread may yet have to wake.
+void Transfer::help() {
+    std::unique_lock lock(sync_->mutex);
+    if (lane_ != nullptr) lane_->help(lock);
 }
 
 void Transfer::get() {

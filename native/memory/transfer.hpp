@@ -102,6 +102,7 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
     friend class TransferLane;
 
     void check_process(const char* call) const;
+    void help();
     bool waits_for_nothing() const;  // what it follows is over
     bool blocked() const noexcept;   // until what it follows is queued
 
@@ -116,6 +117,7 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
     // Under the shared mutex, as all that follows.
     TransferLane* lane_ = nullptr;  // until it is over
     std::uint64_t sequence_ = 0;
+    std::int64_t queued_ns_ = 0, over_ns_ = 0;  // on the steady clock
     bool staged_ = false;
     std::size_t chunk_bytes_ = 0;
     std::size_t claimed_ = 0;    // bytes handed to a stager or to the stream
@@ -124,6 +126,7 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
     bool ordered_ = false;       // its stream waits for what it follows
     bool stopping_ = false;      // failed or cancelled; over once no chunk is under way
     bool holds_ = false;         // others' copies in its direction until it is over
+    bool bulk_ = false;          // counted as such until then
     bool progress_posted_ = false;
     std::exception_ptr failure_;
     std::shared_ptr<Event> end_;  // behind its last chunk

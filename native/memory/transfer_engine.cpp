@@ -4,10 +4,13 @@
 #include <system_error>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/parallel.hpp"
 #include "memory/pool.hpp"
+#include "runtime/meter.hpp"
+#include "runtime/observe.hpp"
 
 namespace gpk {
 
@@ -123,7 +126,7 @@ std::shared_ptr<Transfer> TransferEngine::prepare(TransferRequest request) {
     start(lane);
     const TransferRequest& asked = transfer->request_;
     std::size_t chunk =
-        asked.kind == TransferKind::on_device ? options_.device_chunk_bytes : options_.chunk_bytes;
+        asked.kind == TransferKind::on_device ? options_.device_chunk_bytes : options_.direct_chunk_bytes;
     if (asked.kind == TransferKind::to_device) {
         transfer->staged_ = asked.fill != nullptr || !pinned_.contains(asked.source, asked.bytes);
     } else if (asked.kind == TransferKind::to_host) {
@@ -132,7 +135,7 @@ std::shared_ptr<Transfer> TransferEngine::prepare(TransferRequest request) {
     if (transfer->staged_) {
         // Two chunks a thread, so that a slow one does not hold the end up.
         const std::size_t share = asked.bytes / (std::size_t{2} * stagers_->threads());
-        chunk = std::clamp(share, std::min(options_.least_chunk_bytes, chunk), chunk);
+        chunk = std::clamp(share, options_.least_chunk_bytes, options_.chunk_bytes);
         chunk -= chunk % asked.grain;
     }
     transfer->chunk_bytes_ = chunk;
@@ -144,26 +147,56 @@ std::shared_ptr<Transfer> TransferEngine::prepare(TransferRequest request) {
 }
 
 void TransferEngine::submit(const std::shared_ptr<Transfer>& transfer) {
-    const std::lock_guard lock(sync_->mutex);
-    transfer->lane_->unreserve();
+    std::unique_lock lock(sync_->mutex);
+    TransferLane& lane = *transfer->lane_;
+    lane.unreserve();
     transfer->sequence_ = ++next_sequence_;
-    ++stats_.queued;
+    count_queued(*transfer);
     if (transfer->bytes() == 0) return finish(transfer, TransferState::completed);
-    transfer->holds_ = transfer->priority() < 0 && transfer->after_.empty() && transfer->earlier_.empty();
-    if (transfer->holds_) ++gates_[index_of(transfer->kind())].held;
-    transfer->lane_->add(transfer);
+    if (lane.send_here(lock, transfer)) return;
+    Gate& gate = gates_[index_of(transfer->kind())];
+    transfer->bulk_ = !lane.urgent();
+    if (transfer->bulk_) ++gate.bulk;
+    transfer->holds_ = holds_others(*transfer) && transfer->after_.empty() && transfer->earlier_.empty();
+    if (transfer->holds_) ++gate.held;
+    lane.add(transfer);
+}
+
+bool TransferEngine::holds_others(const Transfer& transfer) const noexcept {
+    return transfer.priority() < 0 && transfer.bytes() > options_.small_bytes;
+}
+
+void TransferEngine::count_queued(Transfer& transfer) noexcept {
+    ++stats_.queued;
+    transfer.queued_ns_ = steady_clock().now_ns();
+    transfer.stream_->meter().change(Level::transfers_queued, 1);
+}
+
+void TransferEngine::count_begun(Transfer& transfer) noexcept {
+    --stats_.queued;
+    ++stats_.in_progress;
+    Meter& meter = transfer.stream_->meter();
+    meter.change(Level::transfers_queued, -1);
+    meter.change(Level::transfers_in_progress, 1);
 }
 
 void TransferEngine::abandon(const std::shared_ptr<Transfer>& transfer) noexcept {
     const std::lock_guard lock(sync_->mutex);
     transfer->lane_->unreserve();
-    ++stats_.queued;
+    count_queued(*transfer);
     finish(transfer, TransferState::cancelled);
 }
 
 void TransferEngine::finish(const std::shared_ptr<Transfer>& transfer, TransferState state) {
     TransferStats::Direction& direction = stats_.directions[index_of(transfer->kind())];
-    --(transfer->state() == TransferState::queued ? stats_.queued : stats_.in_progress);
+    const bool begun = transfer->state() != TransferState::queued;
+    --(begun ? stats_.in_progress : stats_.queued);
+    Meter& meter = transfer->stream_->meter();
+    meter.change(begun ? Level::transfers_in_progress : Level::transfers_queued, -1);
+    meter.add(state == TransferState::completed ? Count::transfers_completed
+              : state == TransferState::failed  ? Count::transfers_failed
+                                                : Count::transfers_cancelled);
+    transfer->over_ns_ = steady_clock().now_ns();
     if (state == TransferState::completed) {
         ++direction.completed;
         direction.bytes += transfer->bytes();
@@ -171,7 +204,9 @@ void TransferEngine::finish(const std::shared_ptr<Transfer>& transfer, TransferS
     } else {
         ++(state == TransferState::failed ? direction.failed : direction.cancelled);
     }
-    if (transfer->holds_) --gates_[index_of(transfer->kind())].held;
+    Gate& gate = gates_[index_of(transfer->kind())];
+    if (transfer->holds_) --gate.held;
+    if (transfer->bulk_) --gate.bulk;
     transfer->lane_ = nullptr;
     transfer->state_.store(state, std::memory_order_release);
     --active_;
@@ -200,6 +235,19 @@ void TransferEngine::retire(TransferLane* lane) {
 void TransferEngine::post(const std::shared_ptr<Transfer>& transfer) {
     posts_.push_back(transfer);
     posted_.notify_all();
+}
+
+void TransferEngine::tell_of(const Transfer& transfer, const Stream& stream) noexcept {
+    static constexpr std::string_view kNames[kTransferKinds] = {"to_device", "to_host", "on_device"};
+    observe::tell({.topic = observe::Topic::transfer,
+                   .form = observe::Form::span,
+                   .name = kNames[index_of(transfer.kind())],
+                   .who = {device_, stream.tenant().get()},
+                   .start_ns = transfer.queued_ns_,
+                   .end_ns = transfer.over_ns_,
+                   .amount = static_cast<double>(transfer.bytes_done()),
+                   .detail = to_string(transfer.state()),
+                   .failed = transfer.state() == TransferState::failed});
 }
 
 void TransferEngine::notify() {
@@ -238,6 +286,7 @@ void TransferEngine::notify() {
         std::vector<std::shared_ptr<Transfer>> earlier;
         std::shared_ptr<Event> end;
         std::shared_ptr<Stream> stream;
+        const bool first = over && transfer->stream_ != nullptr;
         if (over) {
             end.swap(transfer->end_);
             stream.swap(transfer->stream_);
@@ -248,6 +297,7 @@ void TransferEngine::notify() {
             }
         }
         lock.unlock();
+        if (first && observe::listening()) tell_of(*transfer, *stream);
         const std::size_t done = transfer->bytes_done();
         if (progress && (!over || done == transfer->bytes())) {
             guarded([&] { progress(done, transfer->bytes()); });
@@ -297,11 +347,12 @@ void TransferEngine::configure(const TransferOptions& options) {
                     {.call = "transfer options", .got = "a change after the engine's first transfer"});
     }
     if (options.least_chunk_bytes == 0 || options.least_chunk_bytes > options.chunk_bytes ||
-        options.device_chunk_bytes == 0 || options.ring_chunks == 0 || options.threads > 1024) {
+        options.direct_chunk_bytes == 0 || options.device_chunk_bytes == 0 || options.ring_chunks == 0 ||
+        options.threads > 1024) {
         throw error(ErrorKind::value,
                     {.call = "transfer options",
-                     .expected = "0 < least_chunk_bytes <= chunk_bytes, device_chunk_bytes and ring_chunks "
-                                 "above 0, at most 1024 threads"});
+                     .expected = "0 < least_chunk_bytes <= chunk_bytes, direct_chunk_bytes, "
+                                 "device_chunk_bytes and ring_chunks above 0, at most 1024 threads"});
     }
     options_ = options;
     stagers_ = std::make_unique<Stagers>(thread_count(options));

@@ -22,10 +22,15 @@
 namespace gpk {
 
 struct TransferOptions {
-    // What is in flight is what an urgent copy may have to wait for: 3 MiB are 60 us at 52 GB/s. Two chunks
-    // keep the copy engine busy while the host, in the 30 us that one takes, queues the next.
+    // Of pinned memory. Each chunk costs its copy engine some 3 us: 2 % of one of 8 MiB at 52 GB/s. Two in
+    // flight keep the engine busy while the host queues the next. A long urgent copy waits for what is in
+    // flight, a small one passes it.
+    std::size_t direct_chunk_bytes = std::size_t{8} << 20;
+    std::size_t in_flight_bytes = std::size_t{16} << 20;
+    // Of the ring.
     std::size_t chunk_bytes = std::size_t{3} << 19;
-    std::size_t in_flight_bytes = std::size_t{3} << 20;
+    // An urgent copy of at most so much goes beside the others; a longer one holds them back.
+    std::size_t small_bytes = std::size_t{256} << 10;
     // On the device a copy is some fifty times as fast.
     std::size_t device_chunk_bytes = std::size_t{64} << 20;
     std::size_t device_in_flight_bytes = std::size_t{128} << 20;
@@ -85,13 +90,18 @@ class TransferEngine : public DeviceAttachment {
     struct Gate {
         std::size_t in_flight = 0;  // bytes of lanes that are not urgent
         int held = 0;               // by so many urgent transfers
+        int bulk = 0;               // transfers that are not urgent
     };
 
     void check_process(const char* call) const;
     TransferLane& lane_for(TransferKind kind, bool urgent, std::unique_lock<std::mutex>& lock);
     void start(TransferLane& lane);  // and the threads that it needs
     void notify();
+    void tell_of(const Transfer& transfer, const Stream& stream) noexcept;
     // Under the shared mutex:
+    bool holds_others(const Transfer& transfer) const noexcept;
+    void count_queued(Transfer& transfer) noexcept;
+    void count_begun(Transfer& transfer) noexcept;
     void post(const std::shared_ptr<Transfer>& transfer);
     void finish(const std::shared_ptr<Transfer>& transfer, TransferState state);
     void retire(TransferLane* lane);  // the lane's own thread ends with this

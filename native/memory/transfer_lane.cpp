@@ -7,19 +7,39 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/platform.hpp"
+#include "kernels/elementwise/copy.hpp"
 #include "memory/transfer_engine.hpp"
+#include "runtime/meter.hpp"
 
 namespace gpk {
 
 namespace {
 
-// Chunks end every 30 us, so their end is polled for; a thread that waits for a long kernel sleeps.
+// Chunks end every 150 us, so their end is polled for; a thread that waits for a long kernel sleeps.
 constexpr std::chrono::microseconds kPoll{1000};
 constexpr std::chrono::microseconds kNap{50};
 // A tenant's lane without work goes after this long; those of no tenant stay.
 constexpr std::chrono::seconds kLinger{2};
-// Filled by the lane's own thread: handing over would take longer.
-constexpr std::size_t kFillHere = 256 << 10;
+// Filled and emptied by the lane's own thread: handing over would take longer.
+constexpr std::size_t kHandleHere = 256 << 10;
+
+// By the SMs, which reach pinned memory at its own address.
+void copy_by_kernel(Stream& stream, void* to, const void* from, std::size_t bytes) {
+    const std::uint64_t ends =
+        reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from) | bytes | 16;
+    const auto element = static_cast<std::int32_t>(ends & (~ends + 1));  // the lowest bit: at most 16
+    const auto count = static_cast<std::int64_t>(bytes) / element;
+    kernels::CopyParams params{.layout = {.count = count, .rank = 1, .wide = 0, .axis = {}},
+                               .to = to,
+                               .from = from,
+                               .element_bytes = element};
+    params.layout.axis[0] = {.extent = count, .stride = {1, 1}, .magic = 0, .shift = 0};
+    constexpr std::int64_t kThreads = 256;
+    stream.device().launcher().launch(
+        stream, kernels::copy_kernel(),
+        {.grid = {static_cast<unsigned>((count + kThreads - 1) / kThreads)}, .block = {kThreads}}, params,
+        {.bytes = static_cast<double>(bytes)});
+}
 
 }  // namespace
 
@@ -98,12 +118,26 @@ void TransferLane::run() {
             if (changes_ == seen && !sleep(lock, seen)) return;
             last_progress = Clock::now();
         } else if (Clock::now() - last_progress < kPoll) {
+            const std::shared_ptr<Event> first = in_flight_.front().event;
             lock.unlock();
-            std::this_thread::yield();
+            poll(*first, seen);
             lock.lock();
         } else {
             wake_.wait_for(lock, kNap, [&] { return changes_ != seen; });
         }
+    }
+}
+
+// Until the event is reached or something changed, but no longer than kPoll. The mutex is free meanwhile.
+void TransferLane::poll(const Event& event, std::uint64_t seen) const noexcept {
+    const auto end = std::chrono::steady_clock::now() + kPoll;
+    try {
+        while (changes_.load(std::memory_order_acquire) == seen && !event.query() &&
+               std::chrono::steady_clock::now() < end) {
+            std::this_thread::yield();
+        }
+    } catch (const Error&) {
+        // retire() meets it again.
     }
 }
 
@@ -136,16 +170,20 @@ void TransferLane::settle() noexcept {
 
 bool TransferLane::retire(Lock& lock) {
     if (in_flight_.empty()) return false;
+    const std::shared_ptr<Event> first = in_flight_.front().event;
+    const std::uint64_t number = in_flight_.front().number;
     lock.unlock();
     bool reached = false;
     std::exception_ptr failure;
     try {
-        reached = in_flight_.front().event->query();
+        reached = first->query();
     } catch (...) {
         failure = std::current_exception();
         settle();
     }
     lock.lock();
+    // Another thread may have seen to it.
+    if (in_flight_.empty() || in_flight_.front().number != number) return true;
     if (!reached && !failure) return false;
     Chunk chunk = std::move(in_flight_.front());
     in_flight_.pop_front();
@@ -162,7 +200,13 @@ bool TransferLane::retire(Lock& lock) {
         stop(transfer, failure);
     } else if (kind_ == TransferKind::to_host && transfer->staged_ && !transfer->stopping_) {
         ++working_;
-        engine_.stagers_->run(urgent_, [this, chunk = std::move(chunk)] { empty(chunk); });
+        if (handled_here(chunk)) {
+            lock.unlock();
+            empty(std::move(chunk));
+            lock.lock();
+        } else {
+            engine_.stagers_->run(urgent_, [this, chunk = std::move(chunk)] { empty(chunk); });
+        }
     } else if (kind_ == TransferKind::to_host && transfer->staged_) {
         give_back(chunk.slot);
         --transfer->chunks_;
@@ -172,6 +216,13 @@ bool TransferLane::retire(Lock& lock) {
         chunk_done(transfer, chunk.bytes);
     }
     return true;
+}
+
+void TransferLane::help(Lock& lock) {
+    ++working_;  // so that the lane stays
+    const bool done = retire(lock);
+    --working_;
+    if (done) bump();
 }
 
 // Takes a pinned chunk more where one is needed. With none left to be had, it makes do with those it has.
@@ -212,9 +263,8 @@ TransferLane::Chunk TransferLane::claim(const std::shared_ptr<Transfer>& transfe
     transfer->claimed_ += chunk.bytes;
     ++transfer->chunks_;
     if (transfer->state() == TransferState::queued) {
+        engine_.count_begun(*transfer);
         transfer->state_.store(TransferState::in_progress, std::memory_order_release);
-        --engine_.stats_.queued;
-        ++engine_.stats_.in_progress;
     }
     if (transfer->claimed_ == transfer->bytes()) std::erase(queue_, std::shared_ptr(transfer));
     return chunk;
@@ -230,7 +280,7 @@ bool TransferLane::stage(Lock& lock) {
         Chunk chunk = claim(std::shared_ptr(*next));
         any = true;
         ++working_;
-        if (chunk.bytes == chunk.transfer->bytes() && chunk.bytes <= kFillHere) {
+        if (handled_here(chunk)) {
             lock.unlock();
             fill(std::move(chunk));
             lock.lock();
@@ -239,6 +289,10 @@ bool TransferLane::stage(Lock& lock) {
         }
     }
     return any;
+}
+
+bool TransferLane::handled_here(const Chunk& chunk) noexcept {
+    return chunk.bytes == chunk.transfer->bytes() && chunk.bytes <= kHandleHere;
 }
 
 void TransferLane::fill(Chunk chunk) noexcept {
@@ -304,20 +358,51 @@ bool TransferLane::submit(Lock& lock) {
         chunk = std::move(*filled);
         ready_.erase(filled);
     }
+    send(lock, std::move(chunk));
+    return true;
+}
+
+bool TransferLane::send_here(Lock& lock, const std::shared_ptr<Transfer>& transfer) {
+    if (!urgent_ || stream_->tenant() != nullptr || !idle() || transfer->blocked() ||
+        transfer->bytes() > std::min(engine_.options_.small_bytes, transfer->chunk_bytes_) ||
+        (transfer->staged_ && (free_slots_.empty() || transfer->request_.fill))) {
+        return false;
+    }
+    Chunk chunk = claim(transfer);
+    ++working_;  // so that the lane stays
+    if (fills(*transfer)) {
+        ++working_;  // which fill() takes back
+        lock.unlock();
+        fill(std::move(chunk));
+        lock.lock();
+        submit(lock);
+    } else {
+        send(lock, std::move(chunk));
+    }
+    --working_;
+    bump();
+    return true;
+}
+
+// Queues a chunk's copy.
+void TransferLane::send(Lock& lock, Chunk chunk) {
     const auto transfer = chunk.transfer;
     const bool first = !std::exchange(transfer->ordered_, true);
     const bool last = transfer->submitted_ + chunk.bytes == transfer->bytes();
+    const bool by_kernel = passes_engine(chunk);
     auto& gate = engine_.gates_[static_cast<std::size_t>(kind_)];
     if (!urgent_) gate.in_flight += chunk.bytes;
+    if (!events_.empty()) {
+        chunk.event = std::move(events_.back());
+        events_.pop_back();
+    }
     lock.unlock();
     std::exception_ptr failure;
     bool holds = false;
     try {
-        holds = first && urgent_ && transfer->waits_for_nothing();
-        if (events_.empty()) events_.push_back(std::make_shared<Event>(stream_->device()));
-        chunk.event = events_.back();
-        events_.pop_back();
-        queue_copy(chunk, first, last);
+        holds = first && engine_.holds_others(*transfer) && transfer->waits_for_nothing();
+        if (!chunk.event) chunk.event = std::make_shared<Event>(stream_->device());
+        queue_copy(chunk, first, last, by_kernel);
     } catch (...) {
         failure = std::current_exception();
         settle();
@@ -330,19 +415,26 @@ bool TransferLane::submit(Lock& lock) {
         give_back(chunk.slot);
         --transfer->chunks_;
         stop(transfer, failure);
-        return true;
+        return;
     }
     transfer->submitted_ += chunk.bytes;
+    chunk.number = ++next_number_;
     in_flight_.push_back(std::move(chunk));
     if (last) {
         transfer->queued_.store(true, std::memory_order_release);
         engine_.sync_->changed.notify_all();
         engine_.bump_all();  // for what follows it
     }
-    return true;
 }
 
-void TransferLane::queue_copy(const Chunk& chunk, bool first, bool last) {
+// A GPU's copy engine serves one stream for as long as that has copies, however urgent another stream's are.
+// The SMs copy beside it.
+bool TransferLane::passes_engine(const Chunk& chunk) const noexcept {
+    return urgent_ && kind_ != TransferKind::on_device && chunk.bytes <= engine_.options_.small_bytes &&
+           engine_.gates_[static_cast<std::size_t>(kind_)].bulk > 0;
+}
+
+void TransferLane::queue_copy(const Chunk& chunk, bool first, bool last, bool by_kernel) {
     Transfer& transfer = *chunk.transfer;
     const TransferRequest& request = transfer.request_;
     Launcher& launcher = stream_->device().launcher();
@@ -350,23 +442,33 @@ void TransferLane::queue_copy(const Chunk& chunk, bool first, bool last) {
         for (const auto& event : transfer.after_) stream_->wait(*event);
         for (const auto& earlier : transfer.earlier_) earlier->order_before(*stream_);
     }
+    const DevicePtr device = request.device + chunk.offset;
     switch (kind_) {
-        case TransferKind::to_device:
-            launcher.copy_to_device(*stream_, request.device + chunk.offset,
-                                    transfer.staged_
-                                        ? chunk.slot.data
-                                        : static_cast<const std::byte*>(request.source) + chunk.offset,
-                                    chunk.bytes);
+        case TransferKind::to_device: {
+            const std::byte* const from = transfer.staged_
+                                              ? chunk.slot.data
+                                              : static_cast<const std::byte*>(request.source) + chunk.offset;
+            if (by_kernel) {
+                copy_by_kernel(*stream_, reinterpret_cast<void*>(device), from, chunk.bytes);
+                stream_->meter().add(Count::to_device_bytes, chunk.bytes);
+            } else {
+                launcher.copy_to_device(*stream_, device, from, chunk.bytes);
+            }
             break;
-        case TransferKind::to_host:
-            launcher.copy_to_host(
-                *stream_,
-                transfer.staged_ ? chunk.slot.data : static_cast<std::byte*>(request.target) + chunk.offset,
-                request.device + chunk.offset, chunk.bytes);
+        }
+        case TransferKind::to_host: {
+            std::byte* const to =
+                transfer.staged_ ? chunk.slot.data : static_cast<std::byte*>(request.target) + chunk.offset;
+            if (by_kernel) {
+                copy_by_kernel(*stream_, to, reinterpret_cast<const void*>(device), chunk.bytes);
+                stream_->meter().add(Count::to_host_bytes, chunk.bytes);
+            } else {
+                launcher.copy_to_host(*stream_, to, device, chunk.bytes);
+            }
             break;
+        }
         case TransferKind::on_device:
-            launcher.copy_on_device(*stream_, request.device + chunk.offset,
-                                    request.device_source + chunk.offset, chunk.bytes);
+            launcher.copy_on_device(*stream_, device, request.device_source + chunk.offset, chunk.bytes);
             break;
     }
     chunk.event->record(*stream_);

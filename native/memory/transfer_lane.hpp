@@ -2,6 +2,7 @@
 // their chunks on it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -37,6 +38,11 @@ class TransferLane {
     void reserve() noexcept { ++reserved_; }  // it stays until a transfer was added or given up
     void unreserve() noexcept { --reserved_; }
     void add(const std::shared_ptr<Transfer>& transfer);
+    // Queues a small urgent transfer on the calling thread: to wake the lane's takes longer than such a copy.
+    // False where it must go by add(), since something is before it or may make the caller wait.
+    bool send_here(std::unique_lock<std::mutex>& lock, const std::shared_ptr<Transfer>& transfer);
+    // Looks whether its first chunk is done, on a thread that waits for that.
+    void help(std::unique_lock<std::mutex>& lock);
     // Ends a transfer: failed, or cancelled where `failure` is null; at once where no chunk is under way.
     void stop(const std::shared_ptr<Transfer>& transfer, std::exception_ptr failure);
     void stop_all();
@@ -48,6 +54,7 @@ class TransferLane {
         std::size_t offset = 0, bytes = 0;
         PinnedBlock slot = {};
         std::shared_ptr<Event> event = nullptr;
+        std::uint64_t number = 0;  // in the order in which they were queued
     };
     using Lock = std::unique_lock<std::mutex>;
 
@@ -59,12 +66,16 @@ class TransferLane {
     bool grow(Lock& lock);
     bool stage(Lock& lock);
     bool submit(Lock& lock);
+    void send(Lock& lock, Chunk chunk);
 
+    static bool handled_here(const Chunk& chunk) noexcept;
     static bool goes_before(const Transfer& a, const Transfer& b) noexcept;
     bool fills(const Transfer& transfer) const noexcept;
     bool gate_open(std::size_t bytes) const noexcept;
     Chunk claim(const std::shared_ptr<Transfer>& transfer);
-    void queue_copy(const Chunk& chunk, bool first, bool last);
+    bool passes_engine(const Chunk& chunk) const noexcept;
+    void queue_copy(const Chunk& chunk, bool first, bool last, bool by_kernel);
+    void poll(const Event& event, std::uint64_t seen) const noexcept;
     void settle() noexcept;
     void fill(Chunk chunk) noexcept;  // on a stager's thread, as the next
     void empty(Chunk chunk) noexcept;
@@ -79,7 +90,7 @@ class TransferLane {
 
     // Under the shared mutex:
     std::condition_variable wake_;
-    std::uint64_t changes_ = 0;
+    std::atomic<std::uint64_t> changes_{0};         // read without it, too
     std::vector<std::shared_ptr<Transfer>> queue_;  // with bytes left to claim, the most urgent first
     std::vector<Chunk> ready_;                      // filled
     std::vector<PinnedBlock> free_slots_;
@@ -88,10 +99,10 @@ class TransferLane {
     int working_ = 0;  // stagers' jobs
     int reserved_ = 0;
     bool started_ = false;
-
-    // Of its thread:
     std::deque<Chunk> in_flight_;
+    std::uint64_t next_number_ = 0;
     std::vector<std::shared_ptr<Event>> events_;  // to be used again
+
     std::thread thread_;
 };
 

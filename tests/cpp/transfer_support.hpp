@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,8 +18,10 @@ namespace transfers {
 
 // Chunks so small that some kilobytes cross the ring several times.
 inline constexpr std::size_t kChunk = 4096;
-inline constexpr gpk::TransferOptions kSmall{.chunk_bytes = kChunk,
+inline constexpr gpk::TransferOptions kSmall{.direct_chunk_bytes = kChunk,
                                              .in_flight_bytes = 2 * kChunk,
+                                             .chunk_bytes = kChunk,
+                                             .small_bytes = 1024,
                                              .device_chunk_bytes = kChunk,
                                              .device_in_flight_bytes = 2 * kChunk,
                                              .least_chunk_bytes = 4096,
@@ -59,13 +62,15 @@ class Watch : public gpk::LaunchHook {
     struct Copy {
         int priority;  // of its stream
         std::size_t bytes;
-        bool operator==(const Copy&) const = default;
+        bool by_kernel = false;
+        std::thread::id thread = {};
     };
 
     explicit Watch(std::function<bool(const Copy&, std::size_t index)> stop) : stop_(std::move(stop)) {}
 
     void before(const gpk::WorkRecord& work) override {
-        const Copy copy{work.stream->priority(), static_cast<std::size_t>(work.cost.bytes)};
+        const Copy copy{work.stream->priority(), static_cast<std::size_t>(work.cost.bytes),
+                        work.kind == gpk::WorkKind::kernel, std::this_thread::get_id()};
         std::unique_lock lock(mutex_);
         copies_.push_back(copy);
         if (!stop_(copy, copies_.size() - 1)) return;

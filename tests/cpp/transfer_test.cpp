@@ -3,9 +3,12 @@
 #include <chrono>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "runtime/graph.hpp"
 #include "runtime/kernel.hpp"
+#include "runtime/meter.hpp"
+#include "runtime/observe.hpp"
 #include "runtime/tenant.hpp"
 #include "support.hpp"
 #include "transfer_support.hpp"
@@ -220,6 +223,88 @@ TEST(Transfer, AnUrgentOnePassesABulkOneOnAStreamOfItsOwn) {
     }
 }
 
+// Beside a bulk one, whose copies a GPU's engine would serve first.
+TEST(Transfer, ASmallUrgentOneIsCopiedByTheMultiprocessorsBesideABulkOne) {
+    for (const bool interleaved : {false, true}) {
+        for (const bool up : {false, true}) {
+            SmallChunks target({.interleaved = interleaved, .seed = 6});
+            const auto source = pattern(16 * kChunk);
+            const Array array = bytes_on(target.device, source.size());
+            const Array other = bytes_on(target.device, source.size());
+            transfer_to_device(array, source.data())->get();
+            const Pinned all(target.device, source.size()), some(target.device, 1024);
+            std::memcpy(all.data(), source.data(), source.size());
+            const auto hook = watch(target.device, [](const Watch::Copy& copy, std::size_t index) {
+                return index == 1 && copy.priority == 0;
+            });
+            const auto bulk =
+                up ? transfer_to_device(other, all.data()) : transfer_to_host(array, all.data());
+            hook->wait_stopped(1);
+            // Offsets and lengths that leave 1, 2, 4, 8 and 16 bytes as the widest element.
+            const std::pair<std::int64_t, std::int64_t> ranges[] = {
+                {1, 3}, {2, 6}, {4, 12}, {8, 24}, {16, 1008}};
+            std::vector<std::uint8_t> pageable(1024);
+            for (const auto& [from, count] : ranges) {
+                for (const bool pinned : {true, false}) {
+                    const auto bytes = static_cast<std::size_t>(count);
+                    auto* const host =
+                        pinned ? reinterpret_cast<std::uint8_t*>(some.data()) : pageable.data();
+                    const Array part = array.slice(0, from, 1, count);
+                    std::memset(host, static_cast<int>(from), 1024);
+                    std::vector<std::uint8_t> back(bytes, 0);
+                    if (up) {
+                        transfer_to_device(part, host, {.priority = -1})->get();
+                        part.copy_to_host(back.data());
+                        EXPECT_EQ(back, std::vector<std::uint8_t>(bytes, static_cast<std::uint8_t>(from)));
+                    } else {
+                        transfer_to_host(part, host, {.priority = -1})->get();
+                        EXPECT_EQ(std::memcmp(host, source.data() + from, bytes), 0) << from << pinned;
+                        EXPECT_EQ(host[bytes], from);
+                    }
+                }
+            }
+            EXPECT_FALSE(bulk->over());
+            hook->let_go(1);
+            bulk->get();
+            if (up) {
+                std::memset(all.data(), 0, source.size());
+                transfer_to_host(other, all.data())->get();
+            }
+            EXPECT_EQ(std::memcmp(all.data(), source.data(), source.size()), 0);
+            int by_kernel = 0;
+            for (const Watch::Copy& copy : hook->copies()) {
+                EXPECT_TRUE(copy.by_kernel || copy.priority == 0);
+                by_kernel += copy.by_kernel;
+            }
+            EXPECT_EQ(by_kernel, 10);
+            // Without one beside it, the copy engine takes it.
+            transfer_to_host(array.slice(0, 0, 1, 100), some.data(), {.priority = -1})->get();
+            EXPECT_FALSE(hook->copies().back().by_kernel);
+            target.device.launcher().remove_hook(hook.get());
+        }
+    }
+}
+
+TEST(Transfer, ASmallUrgentOneIsQueuedByTheThreadThatAsks) {
+    SmallChunks target;
+    const auto source = pattern(1024);
+    const Pinned held(target.device, 1024), back(target.device, 1024);
+    std::memcpy(held.data(), source.data(), 1024);
+    const Array array = bytes_on(target.device, 1024);
+    const auto hook = watch(target.device, [](const Watch::Copy&, std::size_t) { return false; });
+    transfer_to_device(array, held.data(), {.priority = -1})->get();
+    transfer_to_host(array, back.data(), {.priority = -1})->get();
+    EXPECT_EQ(std::memcmp(back.data(), source.data(), 1024), 0);
+    transfer_to_device(array, held.data())->get();
+    const auto copies = hook->copies();
+    ASSERT_EQ(copies.size(), 3u);
+    const auto self = std::this_thread::get_id();
+    EXPECT_EQ(copies[0].thread, self);
+    EXPECT_EQ(copies[1].thread, self);
+    EXPECT_NE(copies[2].thread, self);
+    target.device.launcher().remove_hook(hook.get());
+}
+
 // -- States --------------------------------------------------------------------------------------------
 
 TEST(Transfer, IsCancelledInEachState) {
@@ -254,6 +339,46 @@ TEST(Transfer, IsCancelledInEachState) {
     EXPECT_EQ(stats.directions[0].cancelled, 2u);
     EXPECT_EQ(stats.directions[0].completed, 1u);
     EXPECT_EQ(stats.queued + stats.in_progress, 0u);
+}
+
+TEST(Transfer, IsCountedByItsStateAndToldWhenItIsOver) {
+    struct Spans : observe::Listener {
+        std::mutex mutex;
+        std::vector<std::tuple<std::string, double, std::string>> all;
+        void happened(const observe::Happening& each) noexcept override {
+            if (each.topic != observe::Topic::transfer) return;
+            const std::lock_guard lock(mutex);
+            EXPECT_LE(each.start_ns, each.end_ns);
+            all.emplace_back(each.name, each.amount, each.detail);
+        }
+    };
+    SmallChunks target;
+    const Meter& meter = meter_of(target.device, nullptr);
+    const auto source = pattern(20 * kChunk);
+    const Array a = bytes_on(target.device, source.size()), b = bytes_on(target.device, 10);
+    const std::uint64_t completed = meter[Count::transfers_completed];
+    const std::uint64_t cancelled = meter[Count::transfers_cancelled];
+    const auto spans = std::make_shared<Spans>();
+    observe::add_listener(spans);
+    const auto hook = watch(target.device, [](const Watch::Copy&, std::size_t index) { return index == 3; });
+    const auto running = transfer_to_device(a, source.data());
+    hook->wait_stopped(1);
+    const auto queued = transfer_to_device(b, source.data(), {.priority = 1});
+    EXPECT_EQ(meter[Level::transfers_in_progress], 1);
+    EXPECT_EQ(meter[Level::transfers_queued], 1);
+    EXPECT_TRUE(queued->cancel());
+    EXPECT_EQ(meter[Level::transfers_queued], 0);
+    hook->let_go(1);
+    running->get();
+    TransferEngine::of(target.device).drain();
+    observe::remove_listener(spans.get());
+    target.device.launcher().remove_hook(hook.get());
+    EXPECT_EQ(meter[Level::transfers_in_progress], 0);
+    EXPECT_EQ(meter[Count::transfers_completed] - completed, 1u);
+    EXPECT_EQ(meter[Count::transfers_cancelled] - cancelled, 1u);
+    const decltype(spans->all) expected = {{"to_device", 0.0, "cancelled"},
+                                           {"to_device", 20.0 * kChunk, "completed"}};
+    EXPECT_EQ(spans->all, expected);
 }
 
 TEST(Transfer, KeepsItsErrorAndTheLaneGoesOn) {
