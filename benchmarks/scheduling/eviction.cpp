@@ -139,7 +139,8 @@ void one_way(const Section& section, const Kernels& kernels, PinnedRates& rates,
     const auto gigabytes = [&](gpk::Count count) { return static_cast<double>(meter[count]) * 1e-9; };
     std::vector<double> out, in, plain_out, plain_in;
     std::size_t wrong = 0;
-    for (int round = 0; round < section.options.sized(6, 2) && !section.out_of_time(); ++round) {
+    for (int round = 0; round < section.options.sized(6, 2) && (round < 2 || !section.out_of_time());
+         ++round) {
         plain_out.push_back(rates.to_host());
         plain_in.push_back(rates.to_device());
         const double out_before = gigabytes(gpk::Count::to_host_bytes);
@@ -186,7 +187,8 @@ void both_ways(const Section& section, const Kernels& kernels, PinnedRates& rate
         std::vector<double> moved, plain;
         std::size_t wrong = 0;
         const std::size_t checked_before = set.checked();
-        for (int round = 0; round < section.options.sized(6, 2) && !section.out_of_time(); ++round) {
+        for (int round = 0; round < section.options.sized(6, 2) && (round < 2 || !section.out_of_time());
+             ++round) {
             plain.push_back(rates.each_way());
             const std::uint64_t reloads = pool.stats().reloads;
             const double seconds = seconds_of([&] {
