@@ -13,6 +13,7 @@ from pygpukit.benchmark import scheduling
 from pygpukit.benchmark._measure import Row
 from pygpukit.benchmark.copies import measure_copies
 from pygpukit.benchmark.pools import measure_pools
+from pygpukit.benchmark.tracing import measure_tracing
 from support import ON_GPU
 
 
@@ -139,3 +140,13 @@ def test_python_sections():
         assert row.met is None
         if not ON_GPU:
             assert row.ratios == {}
+
+
+def test_tracing_is_measured_against_the_same_without():
+    large, small = measure_tracing(quick=True)
+    assert large.goal is not None
+    assert small.goal is None  # where the host is the slower one it costs more, as the row says
+    for row in (large, small):
+        assert row.met is None
+        assert row.error < 1e-6
+        assert row.figures["untraced us"] == pytest.approx(row.value * row.ratios["as fast as untraced"])

@@ -23,11 +23,13 @@ from .._libraries import _site_packages
 from ._measure import Row
 from .copies import measure_copies
 from .pools import measure_pools
+from .tracing import measure_tracing
 
 NATIVE = ("smid", "victim", "hooks", "pool", "eviction", "transfers", "cycles")
 _PYTHON: dict[str, Callable[[bool], list[Row]]] = {
     "python-pool": measure_pools,
     "python-copies": measure_copies,
+    "python-trace": measure_tracing,
 }
 SECTIONS = (*NATIVE, *_PYTHON)
 
@@ -53,6 +55,7 @@ def _row(line: dict[str, Any]) -> Row:
         math.nan if line[key] is None else float(line[key]) for key in ("value", "low", "high")
     )
     rest = {key: line[key] for key in ("error", "ratios", "goal", "met", "figures", "note")}
+    rest["ratios"] = {of: math.nan if ratio is None else ratio for of, ratio in rest["ratios"].items()}
     return Row(f"{line['section']}: {line['name']}", value, line["unit"], low, high, **rest)
 
 
