@@ -433,7 +433,8 @@ class TwoLedgers final : public System {
 }  // namespace
 
 class SchedulerModel : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Scenarios, SchedulerModel, ::testing::Range(0, 7));
+INSTANTIATE_TEST_SUITE_P(Scenarios, SchedulerModel,
+                         ::testing::Range(0, static_cast<int>(scenarios().size())));
 
 TEST_P(SchedulerModel, EveryInterleavingEndsWithEverythingGivenBack) {
     const Scenario& scenario = scenarios()[static_cast<std::size_t>(GetParam())];

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 #include <queue>
+#include <set>
 
 #include "scheduler_support.hpp"
 
@@ -88,6 +89,8 @@ struct Day {
     std::size_t most_reserved = 0;
     std::int64_t longest_guaranteed_wait_ns = 0;
     std::uint64_t transitions = 0;
+    std::int64_t length_ns = 0;
+    std::set<AccountId> served;  // tenants of which a task completed
     std::string wrong;
 };
 
@@ -123,6 +126,7 @@ class Simulation {
             note();
         }
         day_.hash = hash_.value();
+        day_.length_ns = clock_.now_ns();
         if (core_.waiting() + core_.running() != 0) day_.wrong += "tasks were left; ";
         day_.wrong += core_.admission().audit();
         return day_;
@@ -210,6 +214,9 @@ class Simulation {
             if (is_final(each.to)) {
                 queued_.erase(each.task);
                 ++day_.ended[each.to];
+                if (each.to == TaskState::completed) {
+                    day_.served.insert(core_.spec(each.task).request.account);
+                }
                 if (each.task != last_) core_.forget(each.task);
             }
         }
@@ -235,6 +242,8 @@ TEST(SchedulerSimulation, ADayOf100000Tasks) {
     const Day day = Simulation(1, 100'000).run();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     EXPECT_EQ(day.wrong, "");
+    EXPECT_GT(day.length_ns, kDay * 9 / 10);
+    EXPECT_EQ(day.served.size(), static_cast<std::size_t>(kTenants));
     EXPECT_LE(day.most_reserved, kCapacity);
     EXPECT_GT(day.most_reserved, kCapacity * 9 / 10);  // there was something to share
     EXPECT_GT(day.memory.wanted_peak, kCapacity);      // more than there is was wanted,
