@@ -494,10 +494,11 @@ void TransferLane::conclude(const std::shared_ptr<Transfer>& transfer) {
     if (transfer->chunks_ > 0 || transfer->over()) return;
     if (transfer->failure_) {
         engine_.finish(transfer, TransferState::failed);
+    } else if (transfer->stopping_) {
+        // Also where all of it was copied even so: whoever cancelled it was told that it is.
+        engine_.finish(transfer, TransferState::cancelled);
     } else if (transfer->bytes_done() == transfer->bytes()) {
         engine_.finish(transfer, TransferState::completed);
-    } else if (transfer->stopping_) {
-        engine_.finish(transfer, TransferState::cancelled);
     }
 }
 

@@ -284,7 +284,7 @@ inline std::vector<const Code*> codes_at(const Scenario& scenario, bool interlea
         out.push_back(&kCodes[i]);
     }
     if (scenario.threads && !interleaved && kCodesMet == kCodeCount) {
-        for (int i = 0; i < 3; ++i) out.push_back(&kCodes[kKinds + turn++ % (kCodeCount - kKinds)]);
+        for (int i = 0; i < 6; ++i) out.push_back(&kCodes[kKinds + turn++ % (kCodeCount - kKinds)]);
     }
     return out;
 }
