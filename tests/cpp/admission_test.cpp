@@ -177,7 +177,7 @@ TEST(Admission, ALoweredLimitTakesNothingBack) {
 // random.
 TEST(Admission, RandomStepsReserveWhatTheModelSays) {
     constexpr int kWalks = 60, kSteps = 10'000;
-    std::size_t admitted = 0, refused = 0;
+    std::size_t admitted = 0, refused = 0, steps = 0;
     for (int walk = 0; walk < kWalks; ++walk) {
         Random random(static_cast<std::uint64_t>(walk));
         AdmissionController admission = controller(1000);
@@ -196,7 +196,7 @@ TEST(Admission, RandomStepsReserveWhatTheModelSays) {
         std::map<TaskId, Known> known;
         std::size_t memory = 0;
         TaskId next = 1;
-        for (int step = 0; step < kSteps; ++step) {
+        for (int step = 0; step < kSteps; ++step, ++steps) {
             const auto pick =
                 known.empty()
                     ? known.end()
@@ -231,6 +231,7 @@ TEST(Admission, RandomStepsReserveWhatTheModelSays) {
             ASSERT_EQ(admission.audit(), "") << "walk " << walk << ", step " << step;
         }
     }
+    EXPECT_EQ(steps, 600'000u);
     EXPECT_GT(admitted, 100'000u);
     EXPECT_GT(refused, 50'000u);
 }

@@ -259,7 +259,7 @@ def test_classes_and_snapshot_of_the_device():
 
 
 class PoolMachine(hs.RuleBasedStateMachine):
-    """Random use of two pools that evict, against dictionaries of bytes."""
+    """Random use of two pools that evict, against dictionaries of bytes: up to 1,000 steps."""
 
     QUOTA = 3 * BLOCK
 

@@ -299,7 +299,8 @@ PARENT = {2: 1, 1: 0}
 
 
 class AdmissionMachine(RuleBasedStateMachine):
-    """AdmissionController against sums over a dict, in a tree of the device, a partition and a tenant."""
+    """AdmissionController against sums over a dict, in a tree of the device, a partition and a tenant: up to
+    3,000 steps."""
 
     def __init__(self):
         super().__init__()
