@@ -63,7 +63,7 @@ def test_native_sections(tmp_path):
             assert row["figures"]["requests"] == 4
             assert 0 < row["figures"]["p50 us"] <= row["value"] <= row["figures"]["max us"]
     assert rows["hooks: driver's launch"]["value"] > 0
-    assert rows["hooks: trace, added to no hook, no tenant"]["goal"] == "<= 300"
+    assert rows["hooks: trace, added"]["goal"] == "<= 300"
     paced = rows["victim: victim's p99, partitions and pacing, memory-saturating neighbour"]
     assert paced["goal"] == "its p99 alone <= 1.25"
     assert "bandwidth 0.7" in paced["note"]
