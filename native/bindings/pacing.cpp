@@ -4,10 +4,14 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 
+#include <chrono>
 #include <cmath>
+#include <optional>
+#include <utility>
 
+#include "base/log.hpp"
 #include "runtime/tenant.hpp"
-#include "scheduler/dispatch.hpp"
+#include "scheduler/dispatch_queue.hpp"
 #include "scheduler/pacing.hpp"
 
 namespace gpk::python {
@@ -149,13 +153,26 @@ void bind_pacing_engine(nb::module_& m) {
             "launches. Nothing is counted while there is no share, no slicing and nobody to be protected.");
 }
 
+// The last holder of a dispatcher waits for its thread, which may want Python's lock.
 struct PyDispatcher {
     std::shared_ptr<KernelDispatcher> dispatcher;
+
+    explicit PyDispatcher(std::shared_ptr<KernelDispatcher> dispatcher) : dispatcher(std::move(dispatcher)) {}
+    PyDispatcher(const PyDispatcher&) = delete;
+    PyDispatcher& operator=(const PyDispatcher&) = delete;
+    PyDispatcher(PyDispatcher&&) = default;
+    ~PyDispatcher() {
+        if (dispatcher.use_count() != 1 || PyGILState_Check() == 0) return;
+        const Unlocked unlocked;
+        dispatcher.reset();
+    }
 };
 
 struct PyLaunch {
-    std::shared_ptr<KernelDispatcher> dispatcher;
+    PyDispatcher owner;
     KernelDispatcher::Launch launch;
+
+    KernelDispatcher& dispatcher() const { return *owner.dispatcher; }
 };
 
 // A Python object that any thread may let go of.
@@ -182,16 +199,30 @@ class Raised : public std::exception {
 
 std::function<void()> callable_of(nb::callable work) {
     return [kept = shared(std::move(work))] {
-        const nb::gil_scoped_acquire locked;
-        try {
-            (*kept)();
-        } catch (nb::python_error& failure) {
-            throw Raised(nb::borrow(failure.value()));
-        }
+        std::optional<Raised> raised;
+        with_python([&] {
+            try {
+                (*kept)();
+            } catch (nb::python_error& failure) {
+                raised.emplace(nb::borrow(failure.value()));
+            } catch (const std::exception& failure) {  // of ours, that a callable in C++ throws
+                raised.emplace(nb::module_::import_("builtins").attr("RuntimeError")(failure.what()));
+            }
+        });
+        if (raised) throw Raised(*raised);
     };
 }
 
+void at_exit() {
+    constexpr std::chrono::seconds kLongest{10};  // as of schedulers' tasks
+    const Unlocked unlocked;
+    if (!end_dispatch_threads(kLongest)) {
+        log(LogLevel::warning, "a dispatcher's callable has not returned by the end of the program");
+    }
+}
+
 void bind_dispatcher(nb::module_& m) {
+    nb::module_::import_("atexit").attr("register")(nb::cpp_function(&at_exit));
     nb::class_<DispatchConfig>(m, "LaunchConfig", "The limits of a KernelDispatcher.")
         .def(
             "__init__",
@@ -217,23 +248,28 @@ void bind_dispatcher(nb::module_& m) {
             "state",
             [](PyLaunch& l) {
                 const Unlocked unlocked;
-                return std::string(to_string(l.dispatcher->state(l.launch)));
+                return std::string(to_string(l.dispatcher().state(l.launch)));
             },
             "'queued', 'launched', 'completed', 'failed' or 'cancelled'.")
         .def_prop_ro(
             "device_seconds",
             [](PyLaunch& l) -> std::optional<double> {
-                const std::int64_t took = l.dispatcher->took_ns(l.launch);
+                std::int64_t took = -1;
+                {
+                    const Unlocked unlocked;
+                    took = l.dispatcher().took_ns(l.launch);
+                }
                 return took < 0 ? std::nullopt : std::optional(seconds_of(took));
             },
-            "What it took on the device; None until it is completed.")
+            "What it took on the device; None until it is completed. Measured, or, of a short launch, what\n"
+            "earlier ones of its name took.")
         .def(
             "wait",
             [](PyLaunch& l, std::optional<double> timeout) {
                 const std::int64_t ns = timeout ? read_seconds("Launch.wait", "timeout", *timeout) : -1;
                 try {
                     const Unlocked unlocked;
-                    return l.dispatcher->wait(l.launch, ns);
+                    return l.dispatcher().wait(l.launch, ns);
                 } catch (const Raised& failure) {
                     failure.raise();
                 }
@@ -245,7 +281,7 @@ void bind_dispatcher(nb::module_& m) {
             "cancel",
             [](PyLaunch& l) {
                 const Unlocked unlocked;
-                return l.dispatcher->cancel(l.launch);
+                return l.dispatcher().cancel(l.launch);
             },
             "True where it was still queued; what is on the device cannot be taken back.");
     nb::class_<PyDispatcher>(
@@ -253,7 +289,12 @@ void bind_dispatcher(nb::module_& m) {
         "Launches in order, on a stream of its own, held back while too much of them is outstanding.\n\n"
         "    dispatcher = gp.KernelDispatcher(gp.LaunchConfig(max_outstanding=4))\n"
         "    launch = dispatcher.submit(lambda: kernel(x, n=100), name=\"kernel\")\n    launch.wait()\n\n"
-        "What is queued goes to the device when the dispatcher is asked: by submit, poll and whoever waits.")
+        "What is queued goes to the device when there is room, whether anybody waits or not: its callable "
+        "is\n"
+        "then called on a thread of the dispatcher's or on one that asks. What is queued when nobody holds "
+        "the\n"
+        "dispatcher nor a launch of it any more, and at the end of the program, is cancelled. In a forked\n"
+        "child every call raises UnsupportedError.")
         .def(
             "__init__",
             [](PyDispatcher* self, std::optional<DispatchConfig> config, DeviceArg device) {
@@ -270,7 +311,7 @@ void bind_dispatcher(nb::module_& m) {
                 std::function<void()> call = callable_of(std::move(work));
                 const Unlocked unlocked;
                 auto launch = dispatcher->submit(std::move(name), std::move(call));
-                return PyLaunch{dispatcher, std::move(launch)};
+                return PyLaunch{PyDispatcher(dispatcher), std::move(launch)};
             },
             nb::arg("work"), nb::arg("name") = "launch",
             nb::sig("def submit(self, work: collections.abc.Callable[[], object], name: str = 'launch') -> "
@@ -279,11 +320,21 @@ void bind_dispatcher(nb::module_& m) {
             "Raises\n"
             "DeviceLostError where the device is lost.")
         .def(
-            "poll", [](PyDispatcher& self) { self.dispatcher->poll(); }, nb::call_guard<Unlocked>(),
+            "poll",
+            [](PyDispatcher& self) {
+                const auto dispatcher = self.dispatcher;
+                const Unlocked unlocked;
+                dispatcher->poll();
+            },
             "Looks what is done, and launches what may go.")
         .def(
-            "synchronize", [](PyDispatcher& self) { self.dispatcher->synchronize(); },
-            nb::call_guard<Unlocked>(), "Waits until nothing is queued and nothing outstanding.")
+            "synchronize",
+            [](PyDispatcher& self) {
+                const auto dispatcher = self.dispatcher;
+                const Unlocked unlocked;
+                dispatcher->synchronize();
+            },
+            "Waits until nothing is queued and nothing outstanding.")
         .def(
             "stats",
             [](PyDispatcher& self) {

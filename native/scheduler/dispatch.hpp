@@ -1,17 +1,15 @@
 // KernelDispatcher: a stream's launches in order, held back while too much of them is outstanding: in number
 // or in device time. Each launch tells how far it is.
 //
-// It has no thread of its own. What is queued goes to the device when the dispatcher is asked: by submit(),
-// poll(), and whoever waits.
+// What has to wait goes by itself: a thread of the dispatcher's looks after it, begun when the first launch
+// has to wait or is watched. A dispatcher on a clock of the caller's has none: there what is queued goes when
+// it is asked, by submit(), poll() and whoever waits.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
-#include <deque>
-#include <exception>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -31,23 +29,9 @@ void check(const DispatchConfig& config);  // throws Error (value)
 enum class LaunchState : std::uint8_t { queued, launched, completed, failed, cancelled };
 std::string_view to_string(LaunchState state) noexcept;
 
-class KernelDispatcher;
-
-// One launch. Used under its dispatcher's lock.
-class PendingLaunch {
-   public:
-    const std::string& name() const noexcept { return name_; }
-
-   private:
-    friend class KernelDispatcher;
-    std::string name_;
-    std::function<void()> work_;
-    LaunchState state_ = LaunchState::queued;
-    std::exception_ptr failure_;
-    std::unique_ptr<Event> start_, end_;
-    std::int64_t expected_ns_ = 0, launched_at_ns_ = 0, took_ns_ = -1;
-    bool overdue_ = false;  // and told
-};
+class DispatchQueue;
+class DispatchThread;
+class PendingLaunch;  // see scheduler/dispatch_queue.hpp
 
 struct DispatchStats {
     std::uint64_t submitted = 0, completed = 0, failed = 0, cancelled = 0, overdue = 0;
@@ -55,6 +39,7 @@ struct DispatchStats {
     std::int64_t outstanding_ns = 0;
 };
 
+// In a process forked from the one that made it every call throws Error (unsupported).
 class KernelDispatcher {
    public:
     using Launch = std::shared_ptr<PendingLaunch>;
@@ -66,12 +51,13 @@ class KernelDispatcher {
     KernelDispatcher& operator=(const KernelDispatcher&) = delete;
 
     // `work` launches something on the thread's current stream, which is then this dispatcher's. An exception
-    // of it is the launch's failure.
+    // of it is the launch's failure. It runs on this thread, or on another that finds that it may go.
     Launch submit(std::string name, std::function<void()> work);
     // Looks what is done and sends what may go.
     void poll();
     LaunchState state(const Launch& launch);
-    std::int64_t took_ns(const Launch& launch) const;  // device time; -1 until it is completed
+    // Device time; -1 until it is completed. Measured, or, of a short launch, as others of its name took.
+    std::int64_t took_ns(const Launch& launch) const;
     // True where it was still queued. What is on the device cannot be taken back.
     bool cancel(const Launch& launch);
     // Until it has ended, or for so long (negative: without end); false where it has not. Throws its failure,
@@ -79,26 +65,21 @@ class KernelDispatcher {
     bool wait(const Launch& launch, std::int64_t timeout_ns = -1);
     void synchronize();  // until nothing is queued and nothing outstanding
 
-    const std::shared_ptr<Stream>& stream() const noexcept { return stream_; }
-    Device& device() const noexcept { return device_; }
+    const std::shared_ptr<Stream>& stream() const noexcept;
+    Device& device() const noexcept;
     DispatchStats stats();
 
    private:
-    void look_locked(std::int64_t now_ns);
-    void fail_all_locked(const std::exception_ptr& failure);
-    void finish_locked(PendingLaunch& launch, LaunchState state, std::exception_ptr failure);
-    bool room_locked(const PendingLaunch& next) const;
-    void send(std::unique_lock<std::mutex>& lock);
+    void check_process(const char* call) const;
 
-    Device& device_;
-    const DispatchConfig config_;
-    const Clock& clock_;
-    const std::shared_ptr<Stream> stream_;
-    mutable std::mutex mutex_;  // not held while `work` runs
-    bool sending_ = false;
-    std::deque<Launch> queued_, outstanding_;
-    std::map<std::string, std::int64_t, std::less<>> times_;  // measured, by name
-    DispatchStats stats_;
+    const unsigned process_;
+    const bool has_thread_;
+    std::shared_ptr<DispatchQueue> queue_;
+    std::unique_ptr<DispatchThread> thread_;
 };
+
+// For the end of a program: cancels what is queued, anywhere, and ends the threads. False where one still
+// runs a launch's function after that time. Later launches that have to wait go when they are asked.
+bool end_dispatch_threads(std::chrono::nanoseconds timeout) noexcept;
 
 }  // namespace gpk

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pygpukit as gp
-from support import assert_equal
+from support import assert_equal, run_python
 
 
 def test_paced_work_takes_its_time(rng):
@@ -190,3 +190,43 @@ def test_a_queued_launch_can_be_cancelled():
 def test_lost_is_a_driver_error():
     assert issubclass(gp.DeviceLostError, gp.DriverError)
     assert issubclass(gp.DeviceLostError, RuntimeError)
+
+
+def test_a_dispatchers_thread_ends_with_the_program_and_not_in_a_child():
+    if gp.device().is_cuda:
+        pytest.skip("CUDA does not survive a fork")
+    code = """
+import os, sys, time
+import pygpukit as gp
+dispatcher = gp.KernelDispatcher(gp.LaunchConfig(watchdog=60))
+launch = dispatcher.submit(lambda: gp.ones(3), name="k")  # watched: there is a thread from here on
+pid = os.fork()
+if pid == 0:
+    refused = 0
+    for call in (dispatcher.poll, dispatcher.synchronize, launch.wait, launch.cancel, dispatcher.stats,
+                 lambda: dispatcher.submit(lambda: None), lambda: launch.state):
+        try:
+            call()
+        except gp.UnsupportedError as failure:
+            refused += "forked" in str(failure)
+    own = gp.KernelDispatcher(gp.LaunchConfig(watchdog=60))
+    assert own.submit(lambda: gp.ones(3)).wait(60)
+    sys.exit(0 if refused == 7 else 1)
+assert os.waitpid(pid, 0)[1] == 0
+assert launch.wait(60)
+"""
+    started = time.perf_counter()
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    assert time.perf_counter() - started < 60
+
+
+def test_dispatchers_may_be_let_go_of_anywhere():
+    for _ in range(20):
+        dispatcher = gp.KernelDispatcher(gp.LaunchConfig(max_outstanding=1, watchdog=60))
+        kept = [dispatcher]
+        launches = [dispatcher.submit(lambda: gp.ones(100) + 1) for _ in range(4)]
+        last = dispatcher.submit(kept.clear)
+        del dispatcher, launches
+        assert last.wait(60)
+        assert kept == []
