@@ -198,7 +198,7 @@ TEST(Transfer, AnUrgentOnePassesABulkOneOnAStreamOfItsOwn) {
         SmallChunks target({.interleaved = true, .seed = seed});
         const auto source = pattern(32 * kChunk);
         const auto hook = watch(target.device, [](const Watch::Copy& copy, std::size_t index) {
-            return index == 2 || (copy.priority < 0 && copy.bytes == 100);
+            return index == 2 || index == 9 || (copy.priority < 0 && copy.bytes == 100);
         });
         const Array bulk_array = bytes_on(target.device, source.size());
         const Array urgent_array = bytes_on(target.device, kChunk + 100, -1);
@@ -210,7 +210,9 @@ TEST(Transfer, AnUrgentOnePassesABulkOneOnAStreamOfItsOwn) {
         std::this_thread::yield();
         hook->let_go(2);
         urgent->get();
+        hook->wait_stopped(3);
         EXPECT_FALSE(bulk->over());
+        hook->let_go(3);
         bulk->get();
         const auto copies = hook->copies();
         ASSERT_EQ(copies.size(), 34u);
