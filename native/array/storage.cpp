@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "array/exchange.hpp"
 #include "base/error.hpp"
 
 namespace gpk {
@@ -52,7 +53,7 @@ Storage::Storage(Device& device, Block block, std::function<void()> release)
 
 Storage::~Storage() {
     if (release_) {
-        release_();
+        Exchange::of(device_).release_after(users_, std::move(release_));
     } else {
         MemoryPool::of(device_).release(std::move(block_), users_);
     }
@@ -65,6 +66,7 @@ std::shared_ptr<Storage> Storage::allocate(Device& device, std::size_t bytes) {
 
 std::shared_ptr<Storage> Storage::borrow(Device& device, DevicePtr pointer, std::size_t bytes,
                                          std::function<void()> release) {
+    Exchange::of(device);  // made here, since the end of a storage cannot fail
     return std::make_shared<Storage>(device, Block{.pointer = pointer, .bytes = bytes, .class_bytes = bytes},
                                      std::move(release));
 }
@@ -127,12 +129,19 @@ void Storage::order(const std::shared_ptr<Stream>& stream, bool write) {
     if (!contains(users_, stream)) users_.push_back(stream);
 }
 
+void Storage::wait_for_uses(Stream& stream) {
+    const auto is_reader = [&](const auto& each) { return each.get() == &stream; };
+    if (writer_ && writer_.get() != &stream && std::none_of(readers_.begin(), readers_.end(), is_reader)) {
+        stream.wait(*writer_);
+    }
+    for (const auto& reader : readers_) {
+        if (!is_reader(reader)) stream.wait(*reader);
+    }
+}
+
 // `stream` waits for all streams that use it, and for no transfer.
 void Storage::order_write(const std::shared_ptr<Stream>& stream) {
-    if (writer_ && writer_ != stream && !contains(readers_, stream)) stream->wait(*writer_);
-    for (const auto& reader : readers_) {
-        if (reader != stream) stream->wait(*reader);
-    }
+    wait_for_uses(*stream);
     readers_.clear();
     deferred_.clear();
     writer_ = stream;
@@ -163,6 +172,15 @@ void Storage::expose(const std::shared_ptr<Stream>& stream) {
     const UseScope scope;
     before_write(stream);
     hold();
+}
+
+// Transfers stay listed, so that nothing is waited for here that is not queued yet.
+void Storage::follow(const std::shared_ptr<Stream>& stream) {
+    const std::lock_guard lock(mutex_);
+    note_maker();
+    wait_for_uses(*stream);
+    only_.store(nullptr, std::memory_order_release);
+    order_returned(stream);
 }
 
 bool Storage::on_device() const noexcept {

@@ -24,7 +24,8 @@ class Storage final : public std::enable_shared_from_this<Storage>, public Evict
    public:
     // Uninitialised memory from the device's pool, on the calling thread's current stream.
     static std::shared_ptr<Storage> allocate(Device& device, std::size_t bytes);
-    // Memory that somebody else owns; `release` runs when the last array lets go of it.
+    // Memory that somebody else owns. `release` runs once the last array has let go of it and the work of all
+    // streams that used it is done: at once, or later on a thread of the library's.
     static std::shared_ptr<Storage> borrow(Device& device, DevicePtr pointer, std::size_t bytes,
                                            std::function<void()> release);
 
@@ -55,6 +56,8 @@ class Storage final : public std::enable_shared_from_this<Storage>, public Evict
 
     // Keeps it on the device for good, for users that the library knows nothing of.
     void expose(const std::shared_ptr<Stream>& stream);
+    // What others did with it is over where `stream` is now: later uses wait for that.
+    void follow(const std::shared_ptr<Stream>& stream);
     // Copies it to the host now and takes its memory, until the next use. False where it is in use, or
     // does not move: see MemoryPool::set_eviction.
     bool evict() { return MemoryPool::of(device_).evict(block_); }
@@ -70,6 +73,7 @@ class Storage final : public std::enable_shared_from_this<Storage>, public Evict
     bool order_leaving(const std::shared_ptr<Stream>& stream) override;
     void order_returned(const std::shared_ptr<Stream>& stream) override;
     void order_write(const std::shared_ptr<Stream>& stream);
+    void wait_for_uses(Stream& stream);
     Movable* movable() const noexcept {  // null: it stays
         return block_.record != nullptr ? block_.record->movable.get() : nullptr;
     }

@@ -16,6 +16,7 @@ enum class ErrorKind {
     memory,       // device or host memory exhausted          -> MemoryError
     driver,       // a driver call failed                     -> RuntimeError
     unsupported,  // this device, driver or build cannot      -> RuntimeError
+    exchange,     // an array that another library's form of it cannot tell, or tells wrongly -> BufferError
     file,         // a file from outside is not what it says  -> ValueError
     compile,      // a user's kernel did not compile          -> RuntimeError
 };

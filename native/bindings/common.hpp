@@ -24,6 +24,7 @@ namespace nb = nanobind;
 void bind_errors(nb::module_& m);
 void bind_runtime(nb::module_& m);
 void bind_array(nb::module_& m);
+void bind_dlpack(nb::module_& m);
 void bind_elementwise(nb::module_& m);
 void bind_functions(nb::module_& m);
 void bind_jit(nb::module_& m);

@@ -30,6 +30,8 @@ const std::array kMappings{
             "A driver call failed. Attributes: call, code, code_name."},
     Mapping{ErrorKind::unsupported, "UnsupportedError", &PyExc_RuntimeError,
             "This device, driver or build cannot do that."},
+    Mapping{ErrorKind::exchange, "ExchangeError", &PyExc_BufferError,
+            "An array cannot be shared with another library as it is."},
     Mapping{ErrorKind::file, "FileFormatError", &PyExc_ValueError, "A file is not what it says it is."},
     Mapping{ErrorKind::compile, "CompileError", &PyExc_RuntimeError, "A kernel's source does not compile."},
 };

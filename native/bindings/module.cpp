@@ -10,6 +10,7 @@ NB_MODULE(_native, m) {
     bind_errors(m);
     bind_runtime(m);
     bind_array(m);
+    bind_dlpack(m);
     bind_elementwise(m);
     bind_functions(m);
     bind_jit(m);

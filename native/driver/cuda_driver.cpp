@@ -93,6 +93,9 @@ class CudaDriver final : public Driver {
     void allow_access(DevicePtr address, std::size_t bytes) override;
     void unmap(DevicePtr address, std::size_t bytes) noexcept override;
 
+    void admit(DevicePtr pointer, std::size_t bytes) override;
+    void dismiss(DevicePtr, std::size_t) noexcept override {}  // the driver knows all memory by itself
+
     SmPartitionHandle sm_partition_create(std::span<const int> groups) override;
     void sm_partition_destroy(SmPartitionHandle partition) noexcept override;
 
@@ -332,6 +335,25 @@ void CudaDriver::allow_access(DevicePtr address, std::size_t bytes) {
 void CudaDriver::unmap(DevicePtr address, std::size_t bytes) noexcept {
     if (address == 0 || info_.physical_granularity == 0) return;
     release("cuMemUnmap", [&] { return api_.cuMemUnmap(address, bytes); });
+}
+
+// Its first and its last byte are looked at: what lies between may be mapped from several pieces.
+void CudaDriver::admit(DevicePtr pointer, std::size_t bytes) {
+    enter();
+    for (const DevicePtr each : {pointer, pointer + std::max<std::size_t>(bytes, 1) - 1}) {
+        unsigned type = 0;
+        int ordinal = -1;
+        int which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+        void* values[] = {&type, &ordinal};
+        GPK_CALL(cuPointerGetAttributes, 2, which, values, each);
+        if (type != 0 && (type != CU_MEMORYTYPE_DEVICE || ordinal == info_.ordinal)) continue;
+        throw error(ErrorKind::value, {.call = "admit",
+                                       .argument = "pointer",
+                                       .expected = str("memory of cuda:", info_.ordinal),
+                                       .got = type == 0 ? str("address ", reinterpret_cast<void*>(each),
+                                                              ", which CUDA does not know")
+                                                        : str("memory of cuda:", ordinal)});
+    }
 }
 
 SmPartitionHandle CudaDriver::sm_partition_create(std::span<const int> groups) {

@@ -131,6 +131,11 @@ class Driver {
     virtual void allow_access(DevicePtr address, std::size_t bytes) = 0;
     virtual void unmap(DevicePtr address, std::size_t bytes) noexcept = 0;
 
+    // Memory that another library made, for work here: until dismiss(), when nothing uses it any more. Error
+    // (value) where the device does not know it as memory of its own.
+    virtual void admit(DevicePtr pointer, std::size_t bytes) = 0;
+    virtual void dismiss(DevicePtr pointer, std::size_t bytes) noexcept = 0;
+
     // SMs that streams can be confined to. `groups`: distinct indices below info().sm_groups, else Error
     // (value); partitions that share no group share no SM. Where there are no groups: Error (unsupported).
     // Its streams are destroyed before it.

@@ -35,6 +35,8 @@ constexpr CallInfo kCalls[kSimCallCount] = {
     {"map", true},
     {"allow_access", true},
     {"unmap", false},
+    {"admit", true},
+    {"dismiss", false},
     {"sm_partition_create", true},
     {"sm_partition_destroy", false},
     {"stream_create", true},

@@ -43,6 +43,8 @@ enum class SimCall : std::uint8_t {
     map,
     allow_access,
     unmap,
+    admit,
+    dismiss,
     sm_partition_create,
     sm_partition_destroy,
     stream_create,
@@ -66,7 +68,7 @@ enum class SimCall : std::uint8_t {
     graph_destroy,
     graph_node_count,
 };
-inline constexpr std::size_t kSimCallCount = 39;
+inline constexpr std::size_t kSimCallCount = 41;
 
 const char* name_of(SimCall call) noexcept;
 bool can_fail(std::string_view call) noexcept;  // what a plan may name

@@ -72,6 +72,8 @@ class SimDriver final : public Driver {
     void map(DevicePtr address, PhysicalHandle physical, std::size_t bytes) override;
     void allow_access(DevicePtr address, std::size_t bytes) override;
     void unmap(DevicePtr address, std::size_t bytes) noexcept override;
+    void admit(DevicePtr pointer, std::size_t bytes) override;
+    void dismiss(DevicePtr pointer, std::size_t bytes) noexcept override;
 
     SmPartitionHandle sm_partition_create(std::span<const int> groups) override;
     void sm_partition_destroy(SmPartitionHandle partition) noexcept override;
@@ -116,6 +118,7 @@ class SimDriver final : public Driver {
 
     std::size_t live_allocations() const { return memory_.live_allocations(); }
     std::size_t live_host_allocations() const { return memory_.live_host_allocations(); }
+    std::size_t admitted() const { return memory_.admitted(); }      // ranges of other libraries
     std::size_t host_bytes() const { return memory_.host_bytes(); }  // pinned
     std::size_t bytes_in_use() const;
     std::size_t live_reservations() const { return virtual_memory_.live_reservations(); }

@@ -86,6 +86,18 @@ void SimDriver::unmap(DevicePtr address, std::size_t bytes) noexcept {
     virtual_memory_.unmap(address, bytes);
 }
 
+// -- Memory of others ----------------------------------------------------------------------------------
+
+void SimDriver::admit(DevicePtr pointer, std::size_t bytes) {
+    calls_.enter(SimCall::admit);
+    memory_.admit(pointer, bytes);
+}
+
+void SimDriver::dismiss(DevicePtr pointer, std::size_t bytes) noexcept {
+    calls_.count(SimCall::dismiss);
+    memory_.dismiss(pointer, bytes);
+}
+
 void SimDriver::check_device_range(const char* call, DevicePtr pointer, std::size_t bytes) const {
     if (virtual_memory_.contains(pointer)) return virtual_memory_.check_range(call, pointer, bytes);
     memory_.check_device_range(call, pointer, bytes);

@@ -116,9 +116,32 @@ bool SimMemory::free_host(void* pointer) noexcept {
     return free_from(host_, host_bytes_, reinterpret_cast<std::uintptr_t>(pointer), "free_host");
 }
 
+void SimMemory::admit(DevicePtr pointer, std::size_t bytes) {
+    std::lock_guard lock(mutex_);
+    admitted_.emplace(static_cast<std::uintptr_t>(pointer), bytes);
+}
+
+bool SimMemory::dismiss(DevicePtr pointer, std::size_t bytes) noexcept {
+    std::lock_guard lock(mutex_);
+    const auto [first, last] = admitted_.equal_range(static_cast<std::uintptr_t>(pointer));
+    for (auto each = first; each != last; ++each) {
+        if (each->second != bytes) continue;
+        admitted_.erase(each);
+        return true;
+    }
+    ++invalid_frees_;
+    return false;
+}
+
 void SimMemory::check_device_range(const char* call, DevicePtr pointer, std::size_t bytes) const {
     std::lock_guard lock(mutex_);
-    if (covers(device_, static_cast<std::uintptr_t>(pointer), bytes)) return;
+    const auto address = static_cast<std::uintptr_t>(pointer);
+    if (covers(device_, address, bytes)) return;
+    // Ranges of others may overlap: the nearest that begins before it need not be the one that holds it.
+    for (auto next = admitted_.upper_bound(address); next != admitted_.begin();) {
+        const auto& [begin, size] = *--next;
+        if (address - begin <= size && bytes <= size - (address - begin)) return;
+    }
     throw sim_error(call, sim_code::kInvalidValue,
                     str("device range ", reinterpret_cast<void*>(pointer), " + ", bytes,
                         " bytes does not lie in a live allocation"));
@@ -147,6 +170,11 @@ std::size_t SimMemory::live_allocations() const {
 std::size_t SimMemory::live_host_allocations() const {
     std::lock_guard lock(mutex_);
     return host_.size();
+}
+
+std::size_t SimMemory::admitted() const {
+    std::lock_guard lock(mutex_);
+    return admitted_.size();
 }
 
 std::size_t SimMemory::host_bytes() const {

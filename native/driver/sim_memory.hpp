@@ -24,6 +24,10 @@ class SimMemory {
     bool free(DevicePtr pointer) noexcept;
     bool free_host(void* pointer) noexcept;
 
+    // Memory of others that counts as the device's, and takes nothing of the capacity. It may be given twice.
+    void admit(DevicePtr pointer, std::size_t bytes);
+    bool dismiss(DevicePtr pointer, std::size_t bytes) noexcept;
+
     // Throws CUDA_ERROR_INVALID_VALUE unless [pointer, pointer + bytes) lies in one live allocation.
     void check_device_range(const char* call, DevicePtr pointer, std::size_t bytes) const;
     // Whether a host range is pinned. Throws CUDA_ERROR_INVALID_VALUE for null, and for a range that
@@ -41,6 +45,7 @@ class SimMemory {
     std::size_t capacity() const noexcept { return capacity_; }
     std::size_t live_allocations() const;
     std::size_t live_host_allocations() const;
+    std::size_t admitted() const;
     std::size_t host_bytes() const;
     std::uint64_t invalid_frees() const;
 
@@ -54,6 +59,7 @@ class SimMemory {
     const bool poison_;
     mutable std::mutex mutex_;
     Blocks device_, host_;
+    std::multimap<std::uintptr_t, std::size_t> admitted_;
     std::size_t device_bytes_ = 0, host_bytes_ = 0;
     std::uint64_t invalid_frees_ = 0;
 };

@@ -49,6 +49,9 @@ from ._native import (
     Event as Event,
 )
 from ._native import (
+    ExchangeError as ExchangeError,
+)
+from ._native import (
     FileFormatError as FileFormatError,
 )
 from ._native import (
@@ -266,6 +269,9 @@ from ._native import (
 )
 from ._native import (
     fmod as fmod,
+)
+from ._native import (
+    from_dlpack as from_dlpack,
 )
 from ._native import (
     full as full,

@@ -13,6 +13,7 @@ import pygpukit as gp
         ("OutOfMemoryError", MemoryError),
         ("DriverError", RuntimeError),
         ("UnsupportedError", RuntimeError),
+        ("ExchangeError", BufferError),
         ("FileFormatError", ValueError),
         ("CompileError", RuntimeError),
     ],
