@@ -4,6 +4,7 @@ import ctypes
 import gc
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -481,6 +482,10 @@ def test_many_threads_exchange():
             array += seed + i
             total = int(gp.sum(array))
             del array
+            # While others use the stream, it ends on another thread, and must be there until then.
+            end = time.monotonic() + 30
+            while producer.deleted == 0 and time.monotonic() < end:
+                time.sleep(0)
             if total != 28 + 8 * (seed + i) or producer.deleted != 1:
                 wrong.append((seed, i, total, producer.deleted))
 
