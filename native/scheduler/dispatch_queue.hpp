@@ -1,7 +1,7 @@
 // DispatchQueue: what a KernelDispatcher does, without its thread.
 //
 // How far the device is, events tell. They cost more than a launch, so short launches of a known length share
-// one: about every 20 us, and often enough for the limits. Lengths are measured in the first runs of each
+// one: about every 50 us, and often enough for the limits. Lengths are measured in the first runs of each
 // name and one in 64.
 #pragma once
 
@@ -84,7 +84,7 @@ class DispatchQueue {
     bool unattended_locked() const;
     void send(Lock& lock);
     void launch(Lock& lock, const Launch& next);
-    std::unique_ptr<Event> event_locked();
+    std::unique_ptr<Event> event_locked(bool measures);
     void keep_locked(Marker marker) noexcept;
 
     Device& device_;
@@ -94,8 +94,8 @@ class DispatchQueue {
     mutable std::mutex mutex_;  // over all below; not held while `work` runs
     bool sending_ = false;
     std::deque<Launch> queued_, outstanding_;
-    std::deque<Marker> markers_;  // not yet reached, the oldest first
-    std::vector<std::unique_ptr<Event>> spare_;
+    std::deque<Marker> markers_;                    // not yet reached, the oldest first
+    std::vector<std::unique_ptr<Event>> spare_[2];  // those that do not measure, those that do
     std::uint64_t issued_ = 0;
     std::uint64_t unmarked_ = 0;  // launched since the last marker, and their expected time
     std::int64_t unmarked_ns_ = 0;

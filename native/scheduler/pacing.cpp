@@ -191,7 +191,8 @@ void KernelPacingEngine::before(const WorkRecord& work) {
                 // Where the outstanding time is bounded, a marker for each part of it.
                 const bool marks =
                     bounded && pacer_.issued_ns() - last_mark_ns_ >= config_.queue_ahead_ns / 2;
-                underway.sampled = (known.measured < kFirstRuns || known.launches % kEvery == 0 || marks) &&
+                const std::uint32_t every = known.ns < kShortNs ? kEveryShort : kEvery;
+                underway.sampled = (known.measured < kFirstRuns || known.launches % every == 0 || marks) &&
                                    begin_sample(work, known.key, pacer_.mark(), &underway.sample);
                 ++known.launches;
                 if (protection_) {

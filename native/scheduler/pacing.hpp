@@ -1,8 +1,9 @@
 // KernelPacingEngine: the governor that holds a tenant's launches to its shares of device time and bandwidth,
 // and, while a protected tenant has work in flight, holds the others'.
 //
-// It measures with events, now and then: the first runs of each kernel and one in 64. Between, it counts on
-// what it measured. A waiting thread holds no lock and, in Python, not the interpreter's.
+// It measures with events, now and then: the first runs of each kernel and one in 64, of short ones in 256.
+// Between, it counts on what it measured. A waiting thread holds no lock and, in Python, not the
+// interpreter's.
 #pragma once
 
 #include <atomic>
@@ -74,7 +75,10 @@ class KernelPacingEngine : public LaunchHook {
 
    private:
     static constexpr std::size_t kMostSamples = 32;
-    static constexpr std::uint32_t kFirstRuns = 2, kEvery = 64;
+    // The first runs of each kernel are measured, and one in kEvery; of short ones, beside which the two
+    // events cost much, one in kEveryShort.
+    static constexpr std::uint32_t kFirstRuns = 2, kEvery = 64, kEveryShort = 256;
+    static constexpr std::int64_t kShortNs = 20'000;
 
     bool begin_sample(const WorkRecord& work, std::uint64_t key, std::int64_t place,
                       PacingSample* sample) noexcept;
