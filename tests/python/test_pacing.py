@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pygpukit as gp
-from support import assert_equal, run_python
+from support import ON_GPU, assert_equal, run_python
 
 
 def test_paced_work_takes_its_time(rng):
@@ -122,7 +122,9 @@ def test_a_sliced_product_has_the_bits_of_a_whole_one(sliced_partition, m, n, k,
 
 def test_large_work_of_a_partition_goes_in_several_launches(rng, sliced_partition):
     part = sliced_partition
-    x = gp.asarray(rng.standard_normal((2048, 64)).astype(np.float32))
+    # Several blocks for each SM: a launch keeps at least one.
+    shape = (6144, 256) if ON_GPU else (2048, 64)
+    x = gp.asarray(rng.standard_normal(shape).astype(np.float32))
     before = part.stats()["pacing"]
     with part, gp.Trace() as recording:
         y = x @ x.transpose()
