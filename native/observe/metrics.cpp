@@ -198,8 +198,8 @@ void write_latency(Text& text, const std::vector<MeterEntry>& entries) {
 }
 
 struct DeviceNow {
-    std::string name, model;
-    int multiprocessors;
+    std::string name, model, bus;
+    int multiprocessors, sm_group_size;
     PoolStats pool;
     std::size_t limit;
     MemoryInfo memory;
@@ -211,8 +211,8 @@ std::vector<DeviceNow> devices_now() {
         try {
             Device& of = device(name);
             MemoryPool& pool = MemoryPool::of(of);
-            all.push_back({name, of.info().name, of.info().multiprocessors, pool.stats(), pool.limit(),
-                           of.driver().memory_info()});
+            all.push_back({name, of.info().name, of.info().pci_bus_id, of.info().multiprocessors,
+                           of.info().sm_group_size, pool.stats(), pool.limit(), of.driver().memory_info()});
         } catch (const Error&) {
             // It went meanwhile, or its driver answers no more: its counters are still there.
         }
@@ -236,10 +236,13 @@ void write_devices(Text& text, const std::vector<DeviceNow>& devices) {
     const auto number = [](auto value) { return static_cast<double>(value); };
     text.family("pygpukit_device_info", "gauge", "1, with what the device is in the labels.");
     for (const DeviceNow& each : devices) {
-        text.sample("pygpukit_device_info", {{"device", each.name}, {"model", each.model}}, 1);
+        text.sample("pygpukit_device_info", {{"device", each.name}, {"model", each.model}, {"bus", each.bus}},
+                    1);
     }
     gauge("pygpukit_device_multiprocessors", "SMs of the device.", "",
           {{"", [&](const DeviceNow& d) { return number(d.multiprocessors); }}});
+    gauge("pygpukit_device_sm_group_size", "SMs of a group, which partitions are made of; 0 without groups.",
+          "", {{"", [&](const DeviceNow& d) { return number(d.sm_group_size); }}});
     gauge("pygpukit_device_memory_bytes", "Memory of the device, for all processes, as the driver counts it.",
           "state",
           {{"free", [&](const DeviceNow& d) { return number(d.memory.free_bytes); }},

@@ -1,4 +1,7 @@
-"""`pygpukit top`: devices, partitions and processes of this user, as those that publish tell of them."""
+"""`pygpukit top`: devices, partitions and processes of this user.
+
+What partitions have is read from the devices' ledgers, of all processes; what they do, of those that publish.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,20 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _metrics
-from ._native import UnsupportedError
+from ._native import UnsupportedError, _ledger_entries
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _STALE_SECONDS = 10.0
 _GAP = 3  # columns of a terminal between those of a table
+
+_UNKNOWN = "-"  # of what only processes that publish tell
+_ENDED = " (ended)"  # after the name of a partition that is gone, and whose arrays are not
 
 Key = tuple[int, str, str, str]  # pid, device, partition, qos
 
@@ -39,9 +46,48 @@ def count_text(value: float) -> str:
     return f"{value:.1f}T"
 
 
+def _command(pid: int) -> str:
+    """What a process that does not publish was started as."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "?"
+    names = [Path(word.decode("utf-8", "replace")).name for word in words if word and word[:1] != b"-"]
+    script = next((name for name in names if name.endswith(".py")), None)
+    return script or (names[0] if names else "?")
+
+
+@dataclass
+class Share:
+    """What the partitions of one name in one process have, as the device's ledger says."""
+
+    names: set[str] = field(default_factory=set)
+    qos: str = ""
+    memory: int = 0
+    groups: int = 0
+    compute: float = 0.0
+    bandwidth: float = 0.0
+
+    def add(self, entry: dict[str, Any]) -> None:
+        self.names.add(entry["name"])
+        self.qos = entry["qos"]
+        self.memory += entry["memory_bytes"]
+        self.groups += len(entry["sm_groups"])
+        self.compute += entry["compute"]
+        self.bandwidth += entry["bandwidth"]
+
+    def sms(self, group_size: float) -> str:
+        """Its SMs, its groups where nobody told what a group is, or its share of the time."""
+        if self.groups and group_size:
+            return f"{self.groups * group_size:.0f}"
+        if self.groups:
+            return f"{self.groups} group{'s' if self.groups > 1 else ''}"
+        return f"{self.compute:.0%}" if self.compute else "all"
+
+
 @dataclass
 class Snapshot:
-    """What all processes published at one time."""
+    """What the ledgers held and all processes published at one time."""
 
     when: float
     commands: dict[int, str] = field(default_factory=dict)
@@ -51,9 +97,15 @@ class Snapshot:
         default_factory=lambda: defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
     )
     models: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)  # of devices, by their ledgers'
+    shares: dict[tuple[int, str, str], Share] = field(  # by pid, device and partition
+        default_factory=lambda: defaultdict(Share)
+    )
 
     @staticmethod
-    def take(processes: Iterable[_metrics.Process], when: float) -> Snapshot:
+    def take(
+        processes: Iterable[_metrics.Process], when: float, ledger: Iterable[dict[str, Any]] = ()
+    ) -> Snapshot:
         snapshot = Snapshot(when)
         for process in processes:
             snapshot.ages[process.pid] = process.age
@@ -61,13 +113,18 @@ class Snapshot:
             for name, family in _metrics.parse(process.text).items():
                 for _, labels, value in family.samples:
                     snapshot._add(process.pid, name, dict(labels), value)
+        for entry in ledger:
+            device = snapshot.names.get(entry["device"], entry["device"])
+            snapshot.shares[entry["pid"], device, entry["name"].removesuffix(_ENDED)].add(entry)
         return snapshot
 
     def _add(self, pid: int, name: str, labels: dict[str, str], value: float) -> None:
         if name == "pygpukit_process_info":
             self.commands[pid] = labels.get("command", "?")
         elif name == "pygpukit_device_info":
-            self.models[labels.get("device", "?")] = labels.get("model", "?")
+            device = labels.get("device", "?")
+            self.models[device] = labels.get("model", "?")
+            self.names[labels.get("bus") or device] = device
         elif "le" not in labels:
             key = pid, labels.pop("device", ""), labels.pop("partition", ""), labels.pop("qos", "")
             self.values[name][",".join(labels.values())][key] += value
@@ -95,7 +152,29 @@ class Snapshot:
         for name in ("pygpukit_work_total", "pygpukit_partition_memory_used_bytes"):
             for by_key in self.values.get(name, {}).values():
                 found.update(by_key)
+        placed = {(pid, partition, qos) for pid, device, partition, qos in found if device}
+        # Memory is not told by device: of the same tenant it is one row.
+        found = {key for key in found if key[1] or (key[0], *key[2:]) not in placed}
         return sorted(found, key=lambda key: (key[0], key[2], key[1]))
+
+    def group_size(self, device: str) -> float:
+        """SMs of a group; 0 where no process that publishes uses the device."""
+        return self.largest("pygpukit_device_sm_group_size", "", device)
+
+    def groups(self, device: str) -> int:
+        """SM groups that partitions of all processes have."""
+        return sum(share.groups for key, share in self.shares.items() if key[1] == device)
+
+    def share(self, pid: int, device: str, partition: str) -> Share:
+        """What a tenant that publishes has; its metrics need not name its device."""
+        return next(
+            (
+                share
+                for key, share in self.shares.items()
+                if key[0] == pid and key[2] == partition and device in ("", key[1])
+            ),
+            Share(),
+        )
 
 
 class View:
@@ -121,12 +200,14 @@ class View:
         from rich.console import Group
         from rich.text import Text
 
-        if not self.now.ages:
-            return Text(
-                "No process of this user publishes.\n"
-                "Start one with PYGPUKIT_PUBLISH=1, or call gp.publish() in it."
-            )
-        return Group(self._devices(width), self._partitions(width), self._processes(width))
+        hint = Text(
+            "No process of this user publishes.\n"
+            "Start one with PYGPUKIT_PUBLISH=1, or call gp.publish() in it."
+        )
+        if not self.now.ages and not self.now.shares:
+            return hint
+        tables = [self._devices(width), self._partitions(width), self._processes(width)]
+        return Group(*tables) if self.now.ages else Group(*tables, hint)
 
     def _table(
         self, title: str, columns: list[tuple[str, bool, int]], rows: list[list[str]], width: int
@@ -159,7 +240,8 @@ class View:
             free = now.largest("pygpukit_device_memory_bytes", "free", device)
             total = now.largest("pygpukit_device_memory_bytes", "total", device)
             sms = now.largest("pygpukit_device_multiprocessors", "", device)
-            own = now.total("pygpukit_partition_multiprocessors", device=device)
+            own = now.groups(device) * now.group_size(device)
+            own = own or now.total("pygpukit_partition_multiprocessors", device=device)
             rows.append(
                 [
                     device,
@@ -171,6 +253,8 @@ class View:
                     self._rate_text("pygpukit_work_total", count_text, device=device),
                 ]
             )
+        for device in sorted({key[1] for key in now.shares} - set(now.models)):
+            rows.append([device, *[_UNKNOWN] * 3, f"{now.groups(device)} groups", *[_UNKNOWN] * 2])
         columns = [
             ("device", False, 0),
             ("model", False, 6),
@@ -185,6 +269,7 @@ class View:
     def _partitions(self, width: int) -> Any:
         now = self.now
         rows = []
+        seen: set[tuple[int, str]] = set()
         for pid, device, partition, qos in now.tenants():
             where: dict[str, Any] = {"pid": pid, "partition": partition}
             on = {**where, "device": device}
@@ -194,31 +279,51 @@ class View:
             used = now.total("pygpukit_partition_memory_used_bytes", **where)
             sms = now.total("pygpukit_partition_multiprocessors", **where)
             waiting = sum(now.total("pygpukit_tasks", state, **on) for state in ("pending", "queued"))
+            share = now.share(pid, device, partition)
+            seen.add((pid, partition))
             rows.append(
                 [
-                    partition or "(none)",
+                    ", ".join(sorted(share.names)) or partition or "(none)",
                     qos or "-",
                     str(pid),
                     device or "-",
                     (f"{bytes_text(used)} / {bytes_text(limit) if limit else 'any'}" if partition else "-"),
-                    f"{sms:.0f}" if sms else "all",
+                    f"{sms:.0f}" if sms else share.sms(now.group_size(device)),
+                    f"{share.bandwidth:.0%}" if share.bandwidth else "all",
                     self._rate_text("pygpukit_work_declared_bytes_total", bytes_text, **on),
                     self._rate_text("pygpukit_work_total", count_text, **on),
                     f"{now.total('pygpukit_tasks', 'running', **on):.0f} + {waiting:.0f}",
                     bytes_text(now.total("pygpukit_memory_evicted_bytes", **on)),
                 ]
             )
+        for (pid, device, partition), share in now.shares.items():
+            if (pid, partition) in seen:
+                continue
+            rows.append(
+                [
+                    ", ".join(sorted(share.names)),
+                    share.qos,
+                    str(pid),
+                    device,
+                    f"{_UNKNOWN} / {bytes_text(share.memory) if share.memory else 'any'}",
+                    share.sms(now.group_size(device)),
+                    f"{share.bandwidth:.0%}" if share.bandwidth else "all",
+                    *[_UNKNOWN] * 4,
+                ]
+            )
+        rows.sort(key=lambda row: int(row[2]))
         columns = [
             ("partition", False, 0),
             ("qos", False, 5),
             ("pid", True, 0),
             ("device", False, 6),
             ("memory", True, 1),
-            ("SMs", True, 3),
+            ("SMs", True, 2),
+            ("bandwidth", True, 7),
             ("traffic", True, 4),
-            ("work", True, 2),
-            ("tasks", True, 7),
-            ("evicted", True, 8),
+            ("work", True, 3),
+            ("tasks", True, 8),
+            ("evicted", True, 9),
         ]
         return self._table("Partitions and tenants", columns, rows, width)
 
@@ -242,6 +347,8 @@ class View:
                     f"silent for {age:.0f} s" if age > _STALE_SECONDS else "",
                 ]
             )
+        for pid in sorted({key[0] for key in now.shares} - set(now.ages)):
+            rows.append([str(pid), _command(pid), *[_UNKNOWN] * 6, "does not publish"])
         columns = [
             ("pid", True, 0),
             ("command", False, 0),
@@ -257,7 +364,7 @@ class View:
 
 
 def _snapshot() -> Snapshot:
-    return Snapshot.take(_metrics.processes(), time.monotonic())
+    return Snapshot.take(_metrics.processes(), time.monotonic(), _ledger_entries())
 
 
 def run(*, once: bool, interval: float) -> int:

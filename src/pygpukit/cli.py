@@ -19,7 +19,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="say what was found here, what is wrong and how to mend it")
     doctor.add_argument("--json", action="store_true", help="as JSON")
 
-    top = commands.add_parser("top", help="show devices, partitions and the programs that publish")
+    top = commands.add_parser("top", help="show devices, partitions, and what programs that publish do")
     top.add_argument("--once", action="store_true", help="print once, as without a terminal")
     top.add_argument(
         "--interval", type=_seconds, default=1.0, metavar="S", help="default: %(default)s seconds"

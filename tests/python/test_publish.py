@@ -180,7 +180,7 @@ def published(work=0.0):
 pygpukit_process_info{{command="train.py",version="1"}} 1
 # HELP pygpukit_device_info x
 # TYPE pygpukit_device_info gauge
-pygpukit_device_info{{device="cuda:0",model="NVIDIA H100 80GB HBM3"}} 1
+pygpukit_device_info{{device="cuda:0",model="NVIDIA H100 80GB HBM3",bus="0000:1b:00.0"}} 1
 # HELP pygpukit_device_memory_bytes x
 # TYPE pygpukit_device_memory_bytes gauge
 pygpukit_device_memory_bytes{{device="cuda:0",state="free"}} {60 * gib}
@@ -188,6 +188,9 @@ pygpukit_device_memory_bytes{{device="cuda:0",state="total"}} {80 * gib}
 # HELP pygpukit_device_multiprocessors x
 # TYPE pygpukit_device_multiprocessors gauge
 pygpukit_device_multiprocessors{{device="cuda:0"}} 132
+# HELP pygpukit_device_sm_group_size x
+# TYPE pygpukit_device_sm_group_size gauge
+pygpukit_device_sm_group_size{{device="cuda:0"}} 8
 # HELP pygpukit_partition_memory_used_bytes x
 # TYPE pygpukit_partition_memory_used_bytes gauge
 pygpukit_partition_memory_used_bytes{{{labels}}} {3 * gib}
@@ -244,6 +247,84 @@ def test_top_keeps_what_matters_in_a_narrow_terminal():
         assert part in text, part
     assert "guaranteed" not in text
     assert rendered(20)
+
+
+def ledger(pid, name, **share):
+    plain = {"qos": "guaranteed", "memory_bytes": 0, "compute": 0.0, "bandwidth": 0.0, "sm_groups": []}
+    return {"device": "0000:1b:00.0", "pid": pid, "name": name, **plain, **share}
+
+
+LEDGER = [
+    ledger(41, "train [bold]\n", memory_bytes=4 << 30, bandwidth=0.5, sm_groups=[0, 1]),
+    ledger(os.getpid(), "quiet", qos="burstable", memory_bytes=2 << 30, sm_groups=[2, 3, 4]),
+    ledger(os.getpid(), "quiet (ended)", memory_bytes=1 << 30),
+    ledger(os.getpid(), "timed", compute=0.25, bandwidth=0.125) | {"device": "0000:2c:00.0"},
+]
+
+
+def shown(processes, width):
+    rich_console = pytest.importorskip("rich.console")
+    console = rich_console.Console(width=width, highlight=False, force_terminal=False)
+    with console.capture() as capture:
+        console.print(_top.View(_top.Snapshot.take(processes, 12.0, LEDGER), None).render(width))
+    lines = capture.get().splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+    return [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_top_shows_the_partitions_of_processes_that_do_not_publish(width):
+    rows = shown([_metrics.Process(41, published(), 0.1)], width)
+    pid = str(os.getpid())
+    [quiet] = [row for row in rows if row[:1] == ["quiet,"]]  # one tenant to those who look
+    assert quiet[:3] == ["quiet,", "quiet", "(ended)"]
+    assert pid in quiet
+    assert quiet[quiet.index("/") - 1 :][:4] == ["-", "/", "3.0", "GiB"]
+    assert "24" in quiet  # 3 groups of 8
+    assert quiet[-1] == "-"
+    assert ("cuda:0" in quiet) == (width >= 120)  # by the name that a process which publishes has for it
+    [timed] = [row for row in rows if row[:1] == ["timed"]]
+    assert "25%" in timed
+    [train] = [row for row in rows if row[:1] == ["train"]]
+    assert {"3.0", "4.0", "64", "41"} < set(train)
+    if width >= 120:
+        assert "50%" in train
+        assert "12%" in timed
+    [process] = [row for row in rows if row[:1] == [pid]]
+    assert process[-3:] == ["does", "not", "publish"]
+    assert any(row[:1] == ["0000:2c:00.0"] for row in rows)
+    [device] = [row for row in rows if row[:1] == ["cuda:0"]]
+    assert device[device.index("132") - 2 :][:3] == [
+        "40",
+        "/",
+        "132",
+    ]  # 2 + 3 groups
+
+
+def test_top_shows_what_partitions_have_where_nobody_publishes():
+    rows = shown([], 100)
+    assert any(row[:2] == ["timed", "guaranteed"] for row in rows)
+    assert any(row[:1] == ["quiet,"] and "groups" in row for row in rows)
+    assert any("PYGPUKIT_PUBLISH=1," in row for row in rows)
+
+
+def test_top_reads_the_ledger():
+    pytest.importorskip("rich")
+    done = run_python(
+        """
+import os, subprocess, sys, pygpukit as gp
+print(os.getpid(), flush=True)
+with gp.partition(memory="48MiB", compute=0.25, bandwidth=0.5, name="held here"):
+    sys.exit(subprocess.run([sys.executable, "-m", "pygpukit", "top", "--once"]).returncode)
+""",
+        COLUMNS="160",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    pid, *lines = done.stdout.splitlines()
+    [row] = [line.split() for line in lines if "held here" in line]
+    assert row[:4] == ["held", "here", "guaranteed", pid]
+    assert "48.0" in row
+    assert "50%" in row
 
 
 def test_sizes_and_counts_are_short():
