@@ -8,6 +8,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -263,6 +264,79 @@ void NewFile::commit() {
     close(std::exchange(file_, -1));
     sync_folder_of(path_);
 }
+
+ScratchFile::ScratchFile(const char* call, const char* argument, const std::string& folder) {
+    const auto refuse = [&](const char* expected, const std::string& why) {
+        throw error(ErrorKind::value,
+                    {.call = call,
+                     .argument = argument,
+                     .expected = expected,
+                     .got = str("'", folder, "'", why.empty() ? "" : " (", why, why.empty() ? "" : ")")});
+    };
+    if (folder.empty() || folder.front() != '/' || folder.find('\0') != std::string::npos) {
+        refuse("an absolute path", "");
+    }
+    // Without what would make the system follow a link at its end: "link/", "link/.".
+    std::string path = fs::path(folder).lexically_normal().string();
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    const int at = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (at < 0) {
+        struct stat status{};
+        const int code = errno;
+        const bool link = lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
+        refuse("a folder that exists and is no link", link ? "a link" : std::strerror(code));
+    }
+    file_ = openat(at, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int code = file_ < 0 ? errno : 0;
+    if (code == EOPNOTSUPP || code == EISDIR || code == ENOENT) {  // file systems without nameless files
+        const std::string name = fs::path(temporary_beside("pygpukit-spill")).filename().string();
+        file_ = openat(at, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        code = file_ < 0 ? errno : 0;
+        if (file_ >= 0) unlinkat(at, name.c_str(), 0);
+    }
+    close(at);
+    if (code != 0) refuse("a folder that this user may write to", std::strerror(code));
+}
+
+ScratchFile::~ScratchFile() { close(file_); }
+
+std::ptrdiff_t ScratchFile::read(void* to, std::size_t bytes, std::uint64_t offset) noexcept {
+    const ssize_t count = pread(file_, to, bytes, static_cast<off_t>(offset));
+    return count < 0 ? -errno : count;
+}
+
+std::ptrdiff_t ScratchFile::write(const void* from, std::size_t bytes, std::uint64_t offset) noexcept {
+    const ssize_t count = pwrite(file_, from, bytes, static_cast<off_t>(offset));
+    return count < 0 ? -errno : count;
+}
+
+int ScratchFile::resize(std::uint64_t bytes) noexcept {
+    if (bytes > size_) {
+        const auto from = static_cast<off_t>(size_), more = static_cast<off_t>(bytes - size_);
+        int code;
+        do {
+            code = fallocate(file_, 0, from, more) == 0 ? 0 : errno;
+        } while (code == EINTR);
+        // Elsewhere a write may find the disk full, which is an error of that write.
+        if (code != 0 && code != EOPNOTSUPP) {
+            // A part may have been taken.
+            if (ftruncate(file_, from) != 0) return errno;
+            return code;
+        }
+    } else if (ftruncate(file_, static_cast<off_t>(bytes)) != 0) {
+        return errno;
+    }
+    size_ = bytes;
+    return 0;
+}
+
+std::uint64_t ScratchFile::bytes_left_on_disk() const noexcept {
+    struct statvfs status{};
+    if (fstatvfs(file_, &status) != 0) return 0;
+    return std::uint64_t{status.f_bavail} * std::uint64_t{status.f_frsize};
+}
+
+std::string error_text(int code) { return std::strerror(code); }
 
 std::string runtime_folder(std::string* failed) {
     std::vector<std::string> places;

@@ -107,6 +107,29 @@ class NewFile {
     int file_;
 };
 
+// A file without a name, for this process alone: it goes with the process. Tests put failures into the calls.
+class ScratchFile {
+   public:
+    // In `folder`, an absolute path of a folder that is no link. Throws Error (value) otherwise, and where
+    // the disk refuses, naming `call` and `argument`.
+    ScratchFile(const char* call, const char* argument, const std::string& folder);
+    virtual ~ScratchFile();
+    ScratchFile(const ScratchFile&) = delete;
+    ScratchFile& operator=(const ScratchFile&) = delete;
+
+    // One call of the system each: the bytes that it moved, or its errno below 0.
+    virtual std::ptrdiff_t read(void* to, std::size_t bytes, std::uint64_t offset) noexcept;
+    virtual std::ptrdiff_t write(const void* from, std::size_t bytes, std::uint64_t offset) noexcept;
+    // Takes what it grows by from the disk now, where the file system can. 0, or the errno.
+    virtual int resize(std::uint64_t bytes) noexcept;
+    std::uint64_t bytes_left_on_disk() const noexcept;  // to this user
+
+   private:
+    int file_ = -1;
+    std::uint64_t size_ = 0;
+};
+std::string error_text(int code);  // of an errno
+
 struct FileEntry {
     std::string path;
     std::uint64_t bytes = 0;

@@ -303,6 +303,8 @@ nb::dict device_stats(DeviceArg device) {
     out["evictions"] = stats.evictions;
     out["reloads"] = stats.reloads;
     out["host_bytes"] = stats.host_bytes;
+    out["spilled_bytes"] = stats.spilled_bytes;
+    out["disk_bytes"] = stats.disk_bytes;
     for (const ClassInfo& each : pool.classes()) {
         nb::dict counts;
         counts["live"] = each.live_blocks;
@@ -311,6 +313,31 @@ nb::dict device_stats(DeviceArg device) {
     }
     out["classes"] = classes;
     return out;
+}
+
+// Changes all or, where it throws, nothing.
+void set_eviction(bool enabled, nb::handle host_limit, std::optional<std::string> spill_dir,
+                  nb::handle disk_limit, DeviceArg device) {
+    constexpr const char* kCall = "set_eviction";
+    MemoryPool& pool = MemoryPool::of(read_device(device));
+    AwayStore& away = pool.evictor().away();
+    const auto read = [&](const char* name, nb::handle value) {
+        return value.is_none() ? std::nullopt : std::optional(read_bytes(kCall, name, value));
+    };
+    const std::optional<std::size_t> host_bytes = read("host_limit", host_limit),
+                                     disk_bytes = read("disk_limit", disk_limit);
+    if (spill_dir) {
+        auto file = std::make_unique<platform::ScratchFile>(kCall, "spill_dir", *spill_dir);
+        const std::size_t limit = disk_bytes.value_or(file->bytes_left_on_disk() / 2);
+        away.set_spill(std::move(file), limit);
+    } else if (disk_bytes && !away.set_disk_limit(*disk_bytes)) {
+        throw error(ErrorKind::value, {.call = kCall,
+                                       .argument = "disk_limit",
+                                       .expected = "a spill_dir, now or before",
+                                       .got = "none"});
+    }
+    if (host_bytes) away.host().set_limit(*host_bytes);
+    pool.set_eviction(enabled);
 }
 
 void bind_pool(nb::module_& m) {
@@ -445,18 +472,11 @@ void bind_memory(nb::module_& m) {
         nb::arg("nbytes").none(), nb::arg("device").none() = nb::none(),
         nb::sig(
             "def _memory_set_limit(nbytes: int | str | None, device: Device | str | None = None) -> None"));
-    m.def(
-        "_memory_set_eviction",
-        [](bool enabled, nb::handle host_limit, DeviceArg device) {
-            MemoryPool& pool = MemoryPool::of(read_device(device));
-            if (!host_limit.is_none()) {
-                pool.evictor().host().set_limit(read_bytes("set_eviction", "host_limit", host_limit));
-            }
-            pool.set_eviction(enabled);
-        },
-        nb::arg("enabled"), nb::arg("host_limit").none(), nb::arg("device").none() = nb::none(),
-        nb::sig("def _memory_set_eviction(enabled: bool, host_limit: int | str | None, "
-                "device: Device | str | None = None) -> None"));
+    m.def("_memory_set_eviction", &set_eviction, nb::arg("enabled"), nb::arg("host_limit").none(),
+          nb::arg("spill_dir").none(), nb::arg("disk_limit").none(), nb::arg("device").none() = nb::none(),
+          nb::sig("def _memory_set_eviction(enabled: bool, host_limit: int | str | None, "
+                  "spill_dir: str | None, disk_limit: int | str | None, "
+                  "device: Device | str | None = None) -> None"));
 }
 
 }  // namespace gpk::python

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "memory/pool.hpp"
+#include "memory/without.hpp"
 #include "runtime/meter.hpp"
 #include "runtime/observe.hpp"
 
@@ -56,7 +57,7 @@ bool Evictor::Leaving::is_for(const Tenant* within, const Tenant* asking) const 
     return may_leave(tenant.get(), within, asking);
 }
 
-Evictor::Evictor(MemoryPool& pool) : pool_(pool), host_(pool.device()) {}
+Evictor::Evictor(MemoryPool& pool) : pool_(pool), away_(pool.device()) {}
 
 Evictor::~Evictor() {
     if (out_) wait_quietly(*out_);
@@ -97,7 +98,7 @@ bool Evictor::leave(BlockRecord& record) noexcept {
     }
     std::lock_guard lock(owner->mutex_);  // whoever chose it before is done with it
     const bool away = block->residence == Residence::away;
-    host_.release(std::exchange(block->host, {}), std::exchange(block->copied, nullptr));
+    away_.release(std::exchange(block->data, nullptr), std::exchange(block->copied, nullptr));
     if (away) no_longer_away(record);
     return !away;
 }
@@ -153,14 +154,14 @@ bool Evictor::begin(const std::shared_ptr<Movable>& block) {
     span.bytes(static_cast<double>(record.bytes));
     const std::shared_ptr<Stream> stream = own_stream(out_);
     auto copied = std::make_shared<Event>(pool_.device());
-    HostCopy host = host_.allocate(record.bytes);
+    auto data = away_.allocate(record.bytes, record.stream->meter());
     try {
         if (!block->owner->order_leaving(stream)) {
-            host_.release(std::move(host), nullptr);
+            away_.release(data, nullptr);
             return false;
         }
         DevicePtr from = record.pointer;
-        for (const HostPiece& piece : host) {
+        for (const HostPiece& piece : data->memory) {
             pool_.device().launcher().copy_to_host(*stream, piece.data, from, piece.bytes);
             from += piece.bytes;
         }
@@ -169,10 +170,10 @@ bool Evictor::begin(const std::shared_ptr<Movable>& block) {
             {block, block->departures + 1, copied, record.stream->tenant(), record.class_bytes});
     } catch (...) {
         wait_quietly(*stream);
-        host_.release(std::move(host), nullptr);
+        away_.release(data, nullptr);
         throw;
     }
-    block->host = std::move(host);
+    block->data = std::move(data);
     block->copied = std::move(copied);
     ++block->departures;
     block->residence = Residence::leaving;
@@ -190,6 +191,7 @@ std::size_t Evictor::finish(const Leaving& leaving) {
     pool_.chunks_.put(std::exchange(record.chunks, {}));
     block.residence = Residence::away;
     block.copied = nullptr;
+    away_.settle(block.data);
     if (Tenant* tenant = record.stream->tenant().get()) tenant->uncharge(record.class_bytes);
     evicted_bytes_.fetch_add(record.class_bytes, std::memory_order_relaxed);
     evictions_.fetch_add(1, std::memory_order_relaxed);
@@ -200,8 +202,9 @@ std::size_t Evictor::finish(const Leaving& leaving) {
     return record.class_bytes;
 }
 
-// Lets blocks begin to leave until `target` bytes are on their way.
-void Evictor::send_off(std::size_t target, const Tenant* within, const Tenant* asking) {
+// Lets blocks begin to leave until `target` bytes are on their way. Not 0 where the host has no room: what
+// the next one needs.
+std::size_t Evictor::send_off(std::size_t target, const Tenant* within, const Tenant* asking) {
     std::size_t pending = 0;
     for (const Leaving& each : leaving_)
         pending += each.still() && each.is_for(within, asking) ? each.bytes : 0;
@@ -215,11 +218,16 @@ void Evictor::send_off(std::size_t target, const Tenant* within, const Tenant* a
             } else {
                 passed_over.push_back(chosen.block.get());
             }
+        } catch (const HostFullError&) {
+            const std::size_t bytes = chosen.block->record->bytes;
+            if (away_.host().could_hold(bytes)) return bytes;
+            passed_over.push_back(chosen.block.get());
         } catch (const Error& failure) {
             if (failure.kind() != ErrorKind::memory) throw;
-            break;  // the host has no room
+            break;  // the driver has no room for a copy
         }
     }
+    return 0;
 }
 
 // Takes what has left, but no more than `bytes` need: the rest can be used again for nothing.
@@ -245,13 +253,17 @@ bool Evictor::make_room(std::size_t bytes, const Tenant* within, const Tenant* a
     const std::size_t ahead = bytes >= pool_.chunks_.granularity() ? kAhead * bytes : 0;
     std::size_t freed = 0;
     while (freed < bytes) {
-        send_off(bytes - freed + ahead, within, asking);
+        const std::size_t host_lacks = send_off(bytes - freed + ahead, within, asking);
         freed += take_up(bytes - freed, within, asking);
         const auto first = std::find_if(leaving_.begin(), leaving_.end(),
                                         [&](const Leaving& each) { return each.is_for(within, asking); });
-        if (freed >= bytes || first == leaving_.end()) break;
+        if (freed >= bytes) break;
         const HostWait waiting(meter_of(pool_.device(), asking));
-        first->copied->synchronize();
+        if (first != leaving_.end()) {
+            first->copied->synchronize();
+        } else if (host_lacks == 0 || !make_host_room(host_lacks)) {
+            break;
+        }
     }
     return freed > 0;
 }
@@ -259,9 +271,18 @@ bool Evictor::make_room(std::size_t bytes, const Tenant* within, const Tenant* a
 bool Evictor::evict(const std::shared_ptr<Movable>& block) {
     Evictable& owner = *block->owner;
     std::unique_lock lock(owner.mutex_, std::defer_lock);
-    if (!lock.try_lock() || owner.held()) return false;
-    if (block->residence == Residence::away) return true;
-    if (block->residence == Residence::here && !begin(block)) return false;
+    for (bool begun = false; !begun;) {
+        if (!lock.try_lock() || owner.held()) return false;
+        if (block->residence == Residence::away) return true;
+        try {
+            if (block->residence == Residence::here && !begin(block)) return false;
+            begun = true;
+        } catch (const HostFullError&) {
+            lock.unlock();
+            if (!away_.host().could_hold(block->record->bytes) || !make_host_room(block->record->bytes))
+                throw;
+        }
+    }
     const auto copied = block->copied;
     lock.unlock();
     copied->synchronize();
@@ -275,7 +296,7 @@ bool Evictor::evict(const std::shared_ptr<Movable>& block) {
 // The owner's mutex is held.
 void Evictor::bring_back(Movable& block) {
     if (block.residence == Residence::leaving) {
-        host_.release(std::exchange(block.host, {}), std::exchange(block.copied, nullptr));
+        away_.release(std::exchange(block.data, nullptr), std::exchange(block.copied, nullptr));
         block.residence = Residence::here;
         return;
     }
@@ -302,14 +323,20 @@ void Evictor::reload(Movable& block, Tenant* tenant) {
     const bool others_data = std::any_of(chunks.begin(), chunks.end(),
                                          [&](const Chunk& chunk) { return chunk.data_of != record.data_of; });
     bool mapped = false;
+    std::unique_lock disk_lock(disk_mutex_, std::defer_lock);
     try {
+        if (!away_.hold(block.data)) {
+            const Without driver_mutex(pool_.driver_mutex_);
+            disk_lock.lock();
+            return_to_memory(*block.data);
+        }
         const std::shared_ptr<Stream>& stream = own_stream(in_);
         auto copied = std::make_shared<Event>(pool_.device());
         pool_.chunks_.map(record.pointer, chunks);
         mapped = true;
         Launcher& launcher = pool_.device().launcher();
         DevicePtr to = record.pointer;
-        for (const HostPiece& piece : block.host) {
+        for (const HostPiece& piece : block.data->memory) {
             launcher.copy_to_device(*stream, to, piece.data, piece.bytes);
             to += piece.bytes;
         }
@@ -317,12 +344,13 @@ void Evictor::reload(Movable& block, Tenant* tenant) {
         if (others_data) launcher.fill(*stream, to, 0, record.class_bytes - record.bytes);
         copied->record(*stream);
         block.owner->order_returned(stream);
-        host_.release(std::exchange(block.host, {}), copied);
+        away_.release(std::exchange(block.data, nullptr), copied);
     } catch (...) {
         if (mapped) {
             wait_quietly(*in_);
             pool_.device().driver().unmap(record.pointer, record.class_bytes);
         }
+        away_.settle(block.data);
         pool_.chunks_.put(std::move(chunks));
         throw;
     }
@@ -345,7 +373,9 @@ std::size_t Evictor::bytes_that_may_leave(const Tenant* within, const Tenant* as
 
 EvictionStats Evictor::stats() const noexcept {
     return {.evicted_bytes = evicted_bytes_.load(std::memory_order_relaxed),
-            .host_bytes = host_.reserved_bytes(),
+            .host_bytes = away_.host().reserved_bytes(),
+            .spilled_bytes = away_.spilled_bytes(),
+            .disk_bytes = away_.disk_bytes(),
             .evictions = evictions_.load(std::memory_order_relaxed),
             .reloads = reloads_.load(std::memory_order_relaxed)};
 }

@@ -14,8 +14,8 @@
 #include <mutex>
 #include <vector>
 
+#include "memory/away_store.hpp"
 #include "memory/block.hpp"
-#include "memory/host_copy.hpp"
 #include "memory/spin_lock.hpp"
 #include "runtime/tenant.hpp"
 
@@ -35,7 +35,7 @@ struct Movable {
     std::atomic<Residence> residence{Residence::here};  // changed under the owner's mutex
     std::atomic<std::uint64_t> last_use{0};
     std::atomic<std::uint64_t> departures{0};  // so far, for those who remember one
-    HostCopy host;                             // leaving, away
+    std::shared_ptr<AwayData> data;            // leaving, away
     std::shared_ptr<Event> copied;             // leaving
 };
 
@@ -66,7 +66,9 @@ class Evictable {
 
 struct EvictionStats {
     std::size_t evicted_bytes = 0;  // of blocks that are away
-    std::size_t host_bytes = 0;     // what they take on the host, with what is kept for the next
+    std::size_t host_bytes = 0;     // what they take in pinned memory, with what is kept for the next
+    std::size_t spilled_bytes = 0;  // of those whose data is on the disk
+    std::size_t disk_bytes = 0;     // what the spill file takes
     std::uint64_t evictions = 0, reloads = 0;
 };
 
@@ -95,7 +97,8 @@ class Evictor {
 
     EvictionStats stats() const noexcept;
     std::size_t bytes_that_may_leave(const Tenant* within, const Tenant* asking) const;
-    HostStore& host() noexcept { return host_; }
+    AwayStore& away() noexcept { return away_; }
+    const AwayStore& away() const noexcept { return away_; }
 
    private:
     struct Leaving {
@@ -122,13 +125,19 @@ class Evictor {
     void no_longer_away(const BlockRecord& record) noexcept;
     bool begin(const std::shared_ptr<Movable>& block);
     std::size_t finish(const Leaving& leaving);
-    void send_off(std::size_t target, const Tenant* within, const Tenant* asking);
+    std::size_t send_off(std::size_t target, const Tenant* within, const Tenant* asking);
     std::size_t take_up(std::size_t bytes, const Tenant* within, const Tenant* asking);
+    bool make_host_room(std::size_t bytes);
+    HostCopy host_room(std::size_t bytes);
+    void return_to_memory(AwayData& data);
     Chosen lock_leaving(const Leaving& leaving);
     const std::shared_ptr<Stream>& own_stream(std::shared_ptr<Stream>& stream);
 
     MemoryPool& pool_;
-    HostStore host_;
+    AwayStore away_;
+    // Over what reads and writes the disk. Whoever holds the pool's driver mutex lets go of it before: nobody
+    // else's launch or allocation waits for a disk.
+    std::mutex disk_mutex_;
     std::shared_ptr<Stream> out_, in_;
     std::deque<Leaving> leaving_;  // the first to leave in front
     mutable SpinLock registry_lock_;

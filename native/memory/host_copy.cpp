@@ -72,6 +72,35 @@ void HostStore::release(HostCopy copy, const std::shared_ptr<Event>& after) noex
     for (const HostPiece& piece : copy) free_[piece.class_bytes].push_back({piece.data, after});
 }
 
+bool HostStore::could_hold(std::size_t bytes) const {
+    const std::size_t rest = bytes % kPiece;
+    std::lock_guard lock(mutex_);
+    return bytes <= limit_ && bytes - rest + (rest > 0 ? size_class::bytes_for(rest) : 0) <= limit_;
+}
+
+bool HostStore::wait_for_one() {
+    std::shared_ptr<Event> after;
+    {
+        std::lock_guard lock(mutex_);
+        for (auto& [class_bytes, pieces] : free_) {
+            const auto used = std::find_if(pieces.begin(), pieces.end(),
+                                           [](const Free& each) { return each.after != nullptr; });
+            if (used == pieces.end()) continue;
+            after = used->after;
+            break;
+        }
+    }
+    if (!after) return false;
+    after->synchronize();
+    std::lock_guard lock(mutex_);
+    for (auto& [class_bytes, pieces] : free_) {
+        for (Free& each : pieces) {
+            if (each.after == after) each.after = nullptr;
+        }
+    }
+    return true;
+}
+
 std::size_t HostStore::give_back_locked() noexcept {
     std::size_t bytes = 0;
     for (auto& [class_bytes, pieces] : free_) {
@@ -99,6 +128,11 @@ std::size_t HostStore::reserved_bytes() const {
 void HostStore::set_limit(std::size_t bytes) {
     std::lock_guard lock(mutex_);
     limit_ = bytes;
+}
+
+std::size_t HostStore::limit() const {
+    std::lock_guard lock(mutex_);
+    return limit_;
 }
 
 }  // namespace gpk

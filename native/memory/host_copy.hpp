@@ -35,11 +35,18 @@ class HostStore {
     // `after`: the copies that still use it; null for none. It is given out again behind them.
     void release(HostCopy copy, const std::shared_ptr<Event>& after) noexcept;
 
+    // Whether the limit would have room if nothing else were here.
+    bool could_hold(std::size_t bytes) const;
+    // Waits for a copy that still uses a free piece. False where there is none, or none was since the last
+    // call.
+    bool wait_for_one();
+
     // Gives free pieces that no copy uses back to the driver. Returns their bytes.
     std::size_t give_back() noexcept;
     std::size_t reserved_bytes() const;
     // The most that the store may take; half of the machine's memory unless set.
     void set_limit(std::size_t bytes);
+    std::size_t limit() const;
 
    private:
     struct Free {

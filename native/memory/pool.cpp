@@ -294,6 +294,8 @@ PoolStats MemoryPool::stats() const {
     stats.cached_bytes += chunks_.free_bytes();
     stats.evicted_bytes = evicted.evicted_bytes;
     stats.host_bytes = evicted.host_bytes;
+    stats.spilled_bytes = evicted.spilled_bytes;
+    stats.disk_bytes = evicted.disk_bytes;
     stats.evictions = evicted.evictions;
     stats.reloads = evicted.reloads;
     return stats;

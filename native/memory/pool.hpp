@@ -36,6 +36,8 @@ struct PoolStats {
     std::uint64_t live_blocks = 0;
     std::size_t evicted_bytes = 0;  // of live blocks, not on the device now
     std::size_t host_bytes = 0;     // pinned for eviction
+    std::size_t spilled_bytes = 0;  // of evicted blocks, on the disk
+    std::size_t disk_bytes = 0;     // taken from the disk for them
     std::uint64_t evictions = 0, reloads = 0;
 };
 

@@ -75,9 +75,9 @@ void MemoryPool::refuse(std::size_t bytes, const Stream& stream, const Tenant* f
         largest += each.of.empty() ? str(each.bytes) : str(each.bytes, " ('", each.of, "')");
     }
     const Tenant* const asking = stream.tenant().get();
-    const std::string movable =
-        evicts(asking) ? str("; ", evictor_.bytes_that_may_leave(full, asking), " bytes could be evicted")
-                       : std::string("; eviction is off");
+    const std::string movable = evicts(asking) ? str("; ", evictor_.bytes_that_may_leave(full, asking),
+                                                     " bytes could be evicted; ", evictor_.away().limits())
+                                               : std::string("; eviction is off");
     std::string got;
     if (full != nullptr) {
         got = str("'", full->name(), "' with ", full->memory_used(), " of its ", full->memory_limit(),

@@ -170,12 +170,16 @@ void MemoryPool::dispose(std::unique_ptr<BlockRecord> record) noexcept {
 }
 
 std::size_t MemoryPool::trim() {
-    std::lock_guard driver_lock(driver_mutex_);
-    const std::size_t before = budget_.used();
-    harvest(Harvest::everything);
-    chunks_.give_back();
-    evictor_.host().give_back();
-    return before - budget_.used();
+    std::size_t bytes = 0;
+    {
+        std::lock_guard driver_lock(driver_mutex_);
+        const std::size_t before = budget_.used();
+        harvest(Harvest::everything);
+        chunks_.give_back();
+        bytes = before - budget_.used();
+    }
+    evictor_.away().give_back();
+    return bytes;
 }
 
 bool MemoryPool::evicts(const Tenant* tenant) const {

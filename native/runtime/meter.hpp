@@ -65,8 +65,9 @@ enum class Level : std::uint8_t {
     transfers_queued,
     transfers_in_progress,
     evicted_bytes,  // away from the device now
+    spilled_bytes,  // of evicted blocks, on the disk now
 };
-inline constexpr std::size_t kLevels = static_cast<std::size_t>(Level::evicted_bytes) + 1;
+inline constexpr std::size_t kLevels = static_cast<std::size_t>(Level::spilled_bytes) + 1;
 
 // One launch in so many is timed.
 inline constexpr std::uint64_t kTimedLaunches = 16;

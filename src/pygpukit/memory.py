@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,7 +35,8 @@ def stats(device: Device | str | None = None) -> dict[str, Any]:
 
     live_bytes: handed out, as asked for; evicted_bytes of them are not on the device. reserved_bytes: taken
     from the driver, of which cached_bytes are free; limit: the most of it, 0 for none. peak_live_bytes,
-    live_blocks, allocations, driver_allocations; evictions and reloads; host_bytes: pinned for eviction.
+    live_blocks, allocations, driver_allocations; evictions and reloads; host_bytes: pinned for eviction;
+    spilled_bytes: of evicted_bytes, on the disk; disk_bytes: what the spill file takes.
     classes: for each size class in bytes, its live and free blocks.
     """
     return dict(_native._memory_stats(device))
@@ -64,7 +66,12 @@ def set_limit(nbytes: int | str | None, device: Device | str | None = None) -> N
 
 
 def set_eviction(
-    enabled: bool, *, host_limit: int | str | None = None, device: Device | str | None = None
+    enabled: bool,
+    *,
+    host_limit: int | str | None = None,
+    spill_dir: str | os.PathLike[str] | None = None,
+    disk_limit: int | str | None = None,
+    device: Device | str | None = None,
 ) -> None:
     """Whether arrays made from now on may leave the device when memory is short.
 
@@ -72,8 +79,22 @@ def set_eviction(
     memory unless set) and comes back, at the same address, with its next use. What queued work, a graph, or
     a user of `data_ptr` needs stays; so do arrays smaller than the device's granularity (2 MiB on GPUs). A
     'guaranteed' tenant's memory never leaves for another's; 'best_effort' goes first.
+
+    With `spill_dir`, what was away longest goes on from a full pinned memory to a file there, of at most
+    `disk_limit` bytes (half of what the disk has left, unless given), and comes back through pinned memory.
+    The file has no name and goes with the process. An array larger than `host_limit` does not move. What is
+    None stays as it was; `disk_limit=0` ends spilling, and what is on the disk comes back with its next use.
+
+    Limits are bytes or "8GiB". Raises InvalidValueError for negative ones, for a `spill_dir` that is
+    relative, a link, no folder or not writable, and for a `disk_limit` without a `spill_dir`. Later, an
+    operation raises OutOfMemoryError where no tier has room, and FileFormatError where the disk gives back
+    something else than was written: the array stays away then, and each use tries again.
     """
-    _native._memory_set_eviction(enabled, host_limit, device)
+    if spill_dir is not None and not isinstance(spill_dir, (str, os.PathLike)):
+        kind = type(spill_dir).__name__
+        raise InvalidTypeError(f"set_eviction: argument 'spill_dir': expected a path, got {kind}")
+    folder = None if spill_dir is None else os.fsdecode(spill_dir)
+    _native._memory_set_eviction(enabled, host_limit, folder, disk_limit, device)
 
 
 def pinned(

@@ -1,109 +1,12 @@
 // Every driver call of programs that allocate, evict, reload, read, write and trim is made to fail. Whatever
 // an operation did not do, it left as it was: every array still holds what the operations that returned
 // have put there, nothing leaks, and the rest of the program runs.
-#include <functional>
-
-#include "evict_support.hpp"
+#include "evict_program.hpp"
 
 using namespace gpk;
 using namespace sim;
 
 namespace {
-
-struct Known {
-    Array array;
-    std::int64_t value = 0;  // of word 0
-    std::int64_t step = 1;   // from one word to the next
-};
-
-// Runs operations; the first failure ends the plan of faults, and the rest goes on without.
-class Program {
-   public:
-    explicit Program(TestDevice& target) : target_(target) {}
-
-    int failures = 0;
-
-    template <class Operation>
-    void run(Operation&& operation, std::function<void()> then = nullptr) {
-        try {
-            operation();
-        } catch (const Error& failure) {
-            ++failures;
-            EXPECT_TRUE(failure.kind() == ErrorKind::driver || failure.kind() == ErrorKind::memory)
-                << failure.what();
-            target_.driver.set_faults({});
-            return;
-        }
-        if (then) then();
-    }
-
-    void make(std::size_t at, std::int64_t value, std::int64_t pages) {
-        run([&] {
-            Array made = counted(target_.device, value, pages);
-            known_.at(at) = {std::move(made), value, 1};
-        });
-    }
-    void change(std::size_t at) {
-        Known& x = known_.at(at);
-        if (x.array.storage() == nullptr) return;
-        run([&] { affine(x.array, 3, 1); },
-            [&] {
-                x.value = x.value * 3 + 1;
-                x.step *= 3;
-            });
-    }
-    void read(std::size_t at) {
-        run([&] { check(known_.at(at)); });
-    }
-    void evict(std::size_t at) {
-        if (known_.at(at).array.storage() == nullptr) return;
-        run([&] { known_.at(at).array.storage()->evict(); });
-    }
-    void drop(std::size_t at) { known_.at(at) = {}; }
-    void trim() {
-        run([&] { MemoryPool::of(target_.device).trim(); });
-    }
-    void check_all() {
-        for (Known& each : known_) check(each);
-        known_ = {};
-    }
-
-   private:
-    static void check(const Known& x) {
-        if (x.array.storage() == nullptr) return;
-        const auto host = words(x.array);
-        for (std::size_t i = 0; i < host.size(); ++i) {
-            ASSERT_EQ(host[i], x.value + x.step * static_cast<std::int64_t>(i)) << i;
-        }
-    }
-
-    TestDevice& target_;
-    std::array<Known, 6> known_;
-};
-
-void program(Program& p, const std::shared_ptr<Stream>& one, const std::shared_ptr<Stream>& two) {
-    {
-        const StreamScope scope(one);
-        for (std::size_t i = 0; i < 6; ++i) p.make(i, static_cast<std::int64_t>(i), 1 + i % 3);
-        p.change(0);
-        p.change(1);
-    }
-    {
-        const StreamScope scope(two);
-        p.change(1);
-        p.change(4);
-        p.evict(2);
-        p.evict(1);
-        p.read(3);
-        p.change(2);
-        p.drop(3);
-        p.make(3, 77, 3);
-        p.trim();
-        p.change(3);
-    }
-    p.change(5);
-    p.read(0);
-}
 
 // Returns how many faults were met.
 int sweep(bool interleaved, int code, const char* code_name) {
