@@ -45,6 +45,8 @@ std::shared_ptr<Transfer> begin(TransferRequest request, TransferHow how, std::s
         for (const Use& use : uses) request.keep.push_back(use.array.storage());
     }
     TransferEngine& engine = TransferEngine::of(device);
+    const UseScope scope;
+    for (const Use& use : uses) use.array.storage()->bring_here();
     auto transfer = engine.prepare(std::move(request));
     try {
         for (const Use& use : uses) use.array.storage()->defer(transfer, use.write);

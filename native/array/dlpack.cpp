@@ -103,7 +103,7 @@ Loan::Loan(Array array, const Borrower& borrower)
         ready.record(*stream);
         device.watched([&](Driver& driver) { driver.stream_wait_event(borrower.stream, ready.handle()); });
     }
-    storage.hold();  // last: a constructor that throws has no destructor
+    storage.pin();  // last: a constructor that throws has no destructor
 }
 
 Loan::~Loan() {
@@ -112,7 +112,7 @@ Loan::~Loan() {
     } catch (const std::exception& failure) {
         log(LogLevel::warning, str("a borrowed array's return: ", failure.what()));
     }
-    array_.storage()->unhold();
+    array_.storage()->unpin();
 }
 
 void Loan::come_back() {

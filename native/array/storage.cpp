@@ -1,7 +1,13 @@
 #include "array/storage.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
 #include <utility>
+
+#include "memory/room_turn.hpp"
+#include "runtime/observe.hpp"
 
 #include "array/exchange.hpp"
 #include "base/error.hpp"
@@ -18,8 +24,8 @@ bool contains(const std::vector<std::shared_ptr<T>>& all, const std::shared_ptr<
 // A storage that a graph's work reads or writes, kept alive and ordered with it.
 class StorageUse : public GraphResource {
    public:
-    explicit StorageUse(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) { storage_->hold(); }
-    ~StorageUse() override { storage_->unhold(); }
+    explicit StorageUse(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) { storage_->pin(); }
+    ~StorageUse() override { storage_->unpin(); }
     void before_launch(const std::shared_ptr<Stream>& stream) override {
         const UseScope scope;
         storage_->before_write(stream);
@@ -42,7 +48,84 @@ class ArenaUse : public GraphResource {
     std::weak_ptr<Storage> storage_;
 };
 
+// What the calling thread holds: each use of the ops that are being queued.
+struct Held {
+    struct Use {
+        std::shared_ptr<Storage> storage;
+        Stream* stream;  // null: it only has to be on the device
+        bool write;
+        bool holds = true;  // once for each storage
+    };
+    std::vector<Use> uses;
+
+    ~Held() { let_go(); }
+    void let_go() noexcept {
+        // The last owner of one may be here, and its end may come back here.
+        const auto gone = std::exchange(uses, {});
+        for (const Use& use : gone) {
+            if (use.holds) use.storage->unhold();
+        }
+    }
+    std::vector<const Evictable*> owners() const {
+        std::vector<const Evictable*> all;
+        for (const Use& use : uses) all.push_back(use.storage.get());
+        return all;
+    }
+};
+thread_local Held thread_holds;
+
+void pause_before(int attempt) {
+    if (attempt < 16) return std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(attempt < 64 ? 20 : 500));
+}
+
 }  // namespace
+
+// Runs `attempt`, which may need room of `pool`. Where there is none because ops of other threads have it, it
+// waits for them: see RoomTurn for why that ends. `at_once`: others that wait do not come first.
+template <class Attempt>
+auto Storage::with_room(MemoryPool& pool, bool at_once, Attempt&& attempt) {
+    if (at_once) {
+        try {
+            return attempt();
+        } catch (const NoRoomError&) {
+            if (!pool.evictor().any_movable()) throw;
+        }
+    }
+    observe::Span span(observe::Topic::memory, "wait for room", {pool.device()});
+    std::optional<RoomTurn> turn;
+    if (!RoomTurn::is_mine()) {
+        for (const Held::Use& use : thread_holds.uses) {
+            if (use.holds) use.storage->unhold();
+        }
+        turn.emplace();
+        for (const Held::Use& use : thread_holds.uses) {
+            if (use.holds) use.storage->hold();
+        }
+        for (const Held::Use& use : thread_holds.uses) use.storage->use_again(use.stream, use.write);
+    }
+    // No op takes so long to be queued, unless the device is stuck.
+    constexpr auto kLongest = std::chrono::seconds(30);
+    const auto end = std::chrono::steady_clock::now() + kLongest;
+    const Evictor& evictor = pool.evictor();
+    // It fails for good where nobody else was at work from before the attempt began until it had failed.
+    bool others = true;
+    std::uint64_t seen = evictor.activity();
+    for (int i = 0;; ++i) {
+        try {
+            return attempt();
+        } catch (const NoRoomError& failure) {
+            const std::uint64_t now = evictor.activity();
+            const auto mine = thread_holds.owners();
+            const bool still = evictor.others_at_work(failure.full, failure.asking, mine);
+            const bool alone = !others && !still && evictor.activity() == seen;
+            if (alone || !pool.room_may_come(failure, mine) || std::chrono::steady_clock::now() >= end) throw;
+            others = still;
+            seen = now;
+        }
+        if (others) pause_before(i);
+    }
+}
 
 Storage::Storage(Device& device, Block block, std::function<void()> release)
     : device_(device), block_(std::move(block)), release_(std::move(release)), only_(block_.stream().get()) {
@@ -60,8 +143,12 @@ Storage::~Storage() {
 }
 
 std::shared_ptr<Storage> Storage::allocate(Device& device, std::size_t bytes) {
-    return std::make_shared<Storage>(device, MemoryPool::of(device).allocate(bytes, current_stream(device)),
-                                     nullptr);
+    MemoryPool& pool = MemoryPool::of(device);
+    const bool may_move = pool.may_move(bytes);
+    return with_room(pool, !may_move || !RoomTurn::is_anothers(), [&] {
+        const Evictor::Passage passage(pool.evictor(), may_move);
+        return std::make_shared<Storage>(device, pool.allocate(bytes, current_stream(device)), nullptr);
+    });
 }
 
 std::shared_ptr<Storage> Storage::borrow(Device& device, DevicePtr pointer, std::size_t bytes,
@@ -102,9 +189,30 @@ void Storage::wait_for_deferred(std::unique_lock<std::mutex>& lock, bool write) 
 }
 
 void Storage::order(const std::shared_ptr<Stream>& stream, bool write) {
+    if (movable() == nullptr) return order_now(stream, write);
+    // A graph orders what it uses by itself. From here on, users_ keeps any other stream.
+    UseScope::hold(shared_from_this(), stream->capture() == nullptr ? stream.get() : nullptr, write);
+    with_room(MemoryPool::of(device_), true, [&] { order_now(stream, write); });
+}
+
+void Storage::bring_here() {
+    if (movable() == nullptr) return;
+    UseScope::hold(shared_from_this(), nullptr, false);
+    use_again(nullptr, false);
+}
+
+// What was held, let go of, and is held again.
+void Storage::use_again(Stream* stream, bool write) {
+    with_room(MemoryPool::of(device_), true, [&] {
+        if (stream != nullptr) return order_now(stream->shared_from_this(), write);
+        const std::lock_guard lock(mutex_);
+        MemoryPool::of(device_).evictor().use(*movable());
+    });
+}
+
+void Storage::order_now(const std::shared_ptr<Stream>& stream, bool write) {
     Graph* const graph = stream->capture();
     if (graph != nullptr && movable() == nullptr) return note_in_graph(*graph);
-    if (movable() != nullptr) UseScope::hold(shared_from_this());
     std::unique_lock lock(mutex_);
     if (graph == nullptr) wait_for_deferred(lock, write);
     note_maker();
@@ -148,6 +256,11 @@ void Storage::order_write(const std::shared_ptr<Stream>& stream) {
     if (!contains(users_, stream)) users_.push_back(stream);
 }
 
+bool Storage::may_leave_soon() const {
+    return std::any_of(deferred_.begin(), deferred_.end(),
+                       [](const Deferred& each) { return !each.transfer->queued(); });
+}
+
 bool Storage::order_leaving(const std::shared_ptr<Stream>& stream) {
     note_maker();
     const auto captured = [](const auto& each) { return each->capture() != nullptr; };
@@ -171,7 +284,7 @@ void Storage::expose(const std::shared_ptr<Stream>& stream) {
     if (movable() == nullptr) return;
     const UseScope scope;
     before_write(stream);
-    hold();
+    pin();
 }
 
 // Transfers stay listed, so that nothing is waited for here that is not queued yet.
@@ -212,32 +325,23 @@ void Storage::defer(const std::shared_ptr<Transfer>& transfer, bool write) {
     only_.store(nullptr, std::memory_order_release);
 }
 
-namespace {
-
-struct Held {
-    std::vector<std::shared_ptr<Storage>> storages;
-
-    ~Held() { let_go(); }
-    void let_go() noexcept {
-        // The last owner of one may be here, and its end may come back here.
-        const auto gone = std::exchange(storages, {});
-        for (const auto& storage : gone) storage->unhold();
+void UseScope::hold(std::shared_ptr<Storage> storage, Stream* stream, bool write) {
+    Held::Use use{.storage = std::move(storage), .stream = stream, .write = write};
+    for (Held::Use& known : thread_holds.uses) {
+        if (known.storage != use.storage) continue;
+        use.holds = false;
+        if (known.stream != stream) continue;
+        known.write |= write;
+        return;
     }
-};
-thread_local Held held;
-
-}  // namespace
-
-void UseScope::hold(std::shared_ptr<Storage> storage) {
-    if (contains(held.storages, storage)) return;
-    storage->hold();
-    held.storages.push_back(std::move(storage));
+    if (use.holds) use.storage->hold();
+    thread_holds.uses.push_back(std::move(use));
     any_held_ = true;
 }
 
 void UseScope::let_go() noexcept {
     any_held_ = false;
-    held.let_go();
+    thread_holds.let_go();
 }
 
 }  // namespace gpk

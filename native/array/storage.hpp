@@ -50,8 +50,11 @@ class Storage final : public std::enable_shared_from_this<Storage>, public Evict
         }
     }
 
+    // Brings it to the device and keeps it there until the scope ends.
+    void bring_here();
+
     // A transfer of the engine's that reads or writes this storage, before it is submitted: it follows the
-    // uses that it must, and later uses wait for it.
+    // uses that it must, and later uses wait for it. After bring_here().
     void defer(const std::shared_ptr<Transfer>& transfer, bool write);
 
     // Keeps it on the device for good, for users that the library knows nothing of.
@@ -70,6 +73,11 @@ class Storage final : public std::enable_shared_from_this<Storage>, public Evict
     };
 
     void order(const std::shared_ptr<Stream>& stream, bool write);
+    void order_now(const std::shared_ptr<Stream>& stream, bool write);
+    void use_again(Stream* stream, bool write);
+    template <class Attempt>
+    static auto with_room(MemoryPool& pool, bool at_once, Attempt&& attempt);
+    bool may_leave_soon() const override;
     bool order_leaving(const std::shared_ptr<Stream>& stream) override;
     void order_returned(const std::shared_ptr<Stream>& stream) override;
     void order_write(const std::shared_ptr<Stream>& stream);
@@ -105,9 +113,9 @@ class UseScope {
     UseScope(const UseScope&) = delete;
     UseScope& operator=(const UseScope&) = delete;
 
-    static void hold(std::shared_ptr<Storage> storage);
-
    private:
+    friend class Storage;
+    static void hold(std::shared_ptr<Storage> storage, Stream* stream, bool write);
     static void let_go() noexcept;
 
     static inline thread_local constinit int depth_ = 0;

@@ -114,11 +114,12 @@ void with_python(Call&& call) noexcept {
 }
 
 // Runs work without Python's lock where it computes on this thread: on the simulated device, and where it may
-// be kept waiting: by a tenant's governor. Else a GPU's launch returns at once, and giving the lock away
-// would cost more than it takes.
+// be kept waiting: by a tenant's governor, or for memory that has to be evicted first. Else a GPU's launch
+// returns at once, and giving the lock away would cost more than it takes.
 template <class Work>
 auto run_on(const Stream& stream, Work&& work) {
-    if (stream.device().is_cuda() && !stream.tenant()) return work();
+    const bool may_wait = stream.tenant() || MemoryPool::of(stream.device()).may_move(SIZE_MAX);
+    if (stream.device().is_cuda() && !may_wait) return work();
     const Unlocked unlocked;
     return work();
 }

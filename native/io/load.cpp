@@ -89,6 +89,7 @@ void load_into(const Array& array, const TensorView& tensor, std::span<const std
             ->get();
         return;
     }
+    const UseScope scope;
     array.storage()->before_write(stream);
     const std::size_t piece =
         static_cast<std::size_t>(kStagingBytes / (grain * item_bytes) * grain * item_bytes);

@@ -6,6 +6,7 @@
 
 #include "base/error.hpp"
 #include "memory/pool.hpp"
+#include "memory/room_turn.hpp"
 #include "memory/without.hpp"
 #include "runtime/meter.hpp"
 #include "runtime/observe.hpp"
@@ -73,7 +74,7 @@ void Evictor::enter(BlockRecord& record, Evictable& owner) {
     auto block = std::make_shared<Movable>();
     block->record = &record;
     block->owner = &owner;
-    block->last_use = clock_.fetch_add(1, std::memory_order_relaxed);
+    block->last_use = tick();
     {
         std::lock_guard lock(registry_lock_);
         registry_.push_back(block);
@@ -127,7 +128,7 @@ Evictor::Chosen Evictor::choose(const Tenant* within, const Tenant* asking,
         if (best == nullptr) return {};
         std::unique_lock owner((*best)->owner->mutex_, std::try_to_lock);
         if (owner && !(*best)->owner->held() && (*best)->residence == Residence::here) {
-            return {*best, std::move(owner)};
+            return {*best, (*best)->owner, std::move(owner)};
         }
         passed_over.push_back(best->get());
     }
@@ -141,14 +142,14 @@ Evictor::Chosen Evictor::lock_leaving(const Leaving& leaving) {
             std::lock_guard lock(registry_lock_);
             if (leaving.block->owner == nullptr || !leaving.still()) return {};
             std::unique_lock owner(leaving.block->owner->mutex_, std::try_to_lock);
-            if (owner) return {leaving.block, std::move(owner)};
+            if (owner) return {leaving.block, leaving.block->owner, std::move(owner)};
         }
         std::this_thread::yield();
     }
 }
 
 // Queues the copy to the host. False where a captured stream uses the block.
-bool Evictor::begin(const std::shared_ptr<Movable>& block) {
+bool Evictor::begin(const std::shared_ptr<Movable>& block, Evictable& owner) {
     const BlockRecord& record = *block->record;
     observe::Span span(observe::Topic::memory, "evict", {pool_.device(), tenant_of(*block)});
     span.bytes(static_cast<double>(record.bytes));
@@ -156,7 +157,7 @@ bool Evictor::begin(const std::shared_ptr<Movable>& block) {
     auto copied = std::make_shared<Event>(pool_.device());
     auto data = away_.allocate(record.bytes, record.stream->meter());
     try {
-        if (!block->owner->order_leaving(stream)) {
+        if (!owner.order_leaving(stream)) {
             away_.release(data, nullptr);
             return false;
         }
@@ -213,7 +214,7 @@ std::size_t Evictor::send_off(std::size_t target, const Tenant* within, const Te
         const Chosen chosen = choose(within, asking, passed_over);
         if (!chosen.block) break;
         try {
-            if (begin(chosen.block)) {
+            if (begin(chosen.block, *chosen.owner)) {
                 pending += chosen.block->record->class_bytes;
             } else {
                 passed_over.push_back(chosen.block.get());
@@ -275,7 +276,7 @@ bool Evictor::evict(const std::shared_ptr<Movable>& block) {
         if (!lock.try_lock() || owner.held()) return false;
         if (block->residence == Residence::away) return true;
         try {
-            if (block->residence == Residence::here && !begin(block)) return false;
+            if (block->residence == Residence::here && !begin(block, owner)) return false;
             begun = true;
         } catch (const HostFullError&) {
             lock.unlock();
@@ -300,8 +301,10 @@ void Evictor::bring_back(Movable& block) {
         block.residence = Residence::here;
         return;
     }
-    std::lock_guard lock(pool_.driver_mutex_);
     Tenant* const tenant = block.record->stream->tenant().get();
+    if (RoomTurn::is_anothers())
+        throw NoRoomError(Error(ErrorKind::memory, "others wait for room"), 0, nullptr, tenant);
+    std::lock_guard lock(pool_.driver_mutex_);
     if (tenant != nullptr) {
         const Tenant* const full = pool_.charge_making_room(*tenant, block.record->class_bytes);
         if (full != nullptr) pool_.refuse(block.record->bytes, *block.record->stream, full);
@@ -360,6 +363,43 @@ void Evictor::reload(Movable& block, Tenant* tenant) {
     reloads_.fetch_add(1, std::memory_order_relaxed);
     record.stream->meter().add(Count::reloads);
     record.stream->meter().add(Count::reloaded_bytes, record.class_bytes);
+}
+
+bool Evictor::others_at_work(const Tenant* within, const Tenant* asking,
+                             const std::vector<const Evictable*>& mine) const {
+    if (passing_.load(std::memory_order_acquire) > 0) return true;
+    std::lock_guard lock(registry_lock_);
+    return std::any_of(registry_.begin(), registry_.end(), [&](const std::shared_ptr<Movable>& each) {
+        if (!may_leave(tenant_of(*each), within, asking)) return false;
+        const Evictable& owner = *each->owner;
+        const bool own = std::find(mine.begin(), mine.end(), &owner) != mine.end();
+        if (owner.holds_.load(std::memory_order_acquire) > (own ? 1 : 0)) return true;
+        std::unique_lock owner_lock(each->owner->mutex_, std::try_to_lock);
+        return !owner_lock || owner.may_leave_soon();
+    });
+}
+
+std::size_t Evictor::bytes_that_could_leave(const Tenant* within, const Tenant* asking,
+                                            const std::vector<const Evictable*>& mine) const {
+    // Those who give and take room now are not in any sum.
+    if (passing_.load(std::memory_order_acquire) > 0) return ~std::size_t{0};
+    std::lock_guard lock(registry_lock_);
+    std::size_t bytes = 0;
+    for (const auto& each : registry_) {
+        const Evictable& owner = *each->owner;
+        // What is away and held may be on its way back: its room is already taken.
+        const bool has_room = each->residence != Residence::away || owner.held();
+        const bool own = std::find(mine.begin(), mine.end(), &owner) != mine.end();
+        if (has_room && !own && owner.pins_ == 0 && may_leave(tenant_of(*each), within, asking)) {
+            bytes += each->record->class_bytes;
+        }
+    }
+    return bytes;
+}
+
+bool Evictor::any_movable() const {
+    std::lock_guard lock(registry_lock_);
+    return !registry_.empty();
 }
 
 std::size_t Evictor::bytes_that_may_leave(const Tenant* within, const Tenant* asking) const {

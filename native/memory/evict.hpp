@@ -42,26 +42,33 @@ struct Movable {
 // Who has a movable block: the array layer's Storage. Its mutex is over where the block is.
 class Evictable {
    public:
-    // While anyone holds it, the block stays where it is.
+    // While anyone holds it, the block stays where it is: for the length of an op, for which others may wait,
+    // or for as long as somebody has it pinned.
     void hold() noexcept { holds_.fetch_add(1, std::memory_order_acq_rel); }
     void unhold() noexcept { holds_.fetch_sub(1, std::memory_order_acq_rel); }
-    bool held() const noexcept { return holds_.load(std::memory_order_acquire) != 0; }
+    void pin() noexcept { pins_.fetch_add(1, std::memory_order_acq_rel); }
+    void unpin() noexcept { pins_.fetch_sub(1, std::memory_order_acq_rel); }
+    bool held() const noexcept {
+        return holds_.load(std::memory_order_acquire) != 0 || pins_.load(std::memory_order_acquire) != 0;
+    }
 
    protected:
     Evictable() = default;
     ~Evictable() = default;
     friend class Evictor;
 
-    // The mutex is held in both. The block is about to leave: `stream` waits for all its users. False where
-    // that cannot be: one of them is captured.
+    // The mutex is held in all three. The block is about to leave: `stream` waits for all its users. False
+    // where that cannot be: one of them is captured.
     virtual bool order_leaving(const std::shared_ptr<Stream>& stream) = 0;
+    // Whether it may leave soon, though nobody holds it and order_leaving() would refuse now.
+    virtual bool may_leave_soon() const = 0;
     // It came back on `stream`, which its users must wait for.
     virtual void order_returned(const std::shared_ptr<Stream>& stream) = 0;
 
     std::mutex mutex_;
 
    private:
-    std::atomic<int> holds_{0};
+    std::atomic<int> holds_{0}, pins_{0};
 };
 
 struct EvictionStats {
@@ -84,8 +91,8 @@ class Evictor {
 
     // Before a use; the owner's mutex is held, and the caller holds the block. Brings it back if need be.
     void use(Movable& block) {
-        block.last_use.store(clock_.fetch_add(1, std::memory_order_relaxed), std::memory_order_relaxed);
         if (block.residence.load(std::memory_order_relaxed) != Residence::here) bring_back(block);
+        block.last_use.store(tick(), std::memory_order_relaxed);
     }
 
     // The pool's driver mutex is held in these. Frees chunks by evicting: of those below `within` or, where
@@ -94,6 +101,33 @@ class Evictor {
 
     // Moves one block now and waits for it. False where it is held or in use by a capture.
     bool evict(const std::shared_ptr<Movable>& block);
+
+    // For who found no room. Whether ops of other threads have blocks that would else leave for it, or bring
+    // some or free some now. `mine`: whose blocks the calling thread holds.
+    bool others_at_work(const Tenant* within, const Tenant* asking,
+                        const std::vector<const Evictable*>& mine) const;
+    // What would be free if none of them were at work. The pool's driver mutex is held.
+    std::size_t bytes_that_could_leave(const Tenant* within, const Tenant* asking,
+                                       const std::vector<const Evictable*>& mine) const;
+    // Changes with each use, and with each block that comes or goes.
+    std::uint64_t activity() const noexcept { return clock_.load(std::memory_order_acquire); }
+    bool any_movable() const;
+    // A block is on its way between its owner and the free ones: others_at_work() is true meanwhile.
+    class Passage {
+       public:
+        Passage(Evictor& evictor, bool real) noexcept : evictor_(real ? &evictor : nullptr) {
+            if (real) evictor.passing_.fetch_add(1, std::memory_order_acq_rel);
+        }
+        ~Passage() {
+            if (evictor_ != nullptr) evictor_->passing_.fetch_sub(1, std::memory_order_acq_rel);
+        }
+        Passage(const Passage&) = delete;
+        Passage& operator=(const Passage&) = delete;
+
+       private:
+        Evictor* const evictor_;
+    };
+    void note_freed() noexcept { tick(); }
 
     EvictionStats stats() const noexcept;
     std::size_t bytes_that_may_leave(const Tenant* within, const Tenant* asking) const;
@@ -116,14 +150,16 @@ class Evictor {
     // A block whose owner is locked, so that it neither goes nor moves; null for none.
     struct Chosen {
         std::shared_ptr<Movable> block = nullptr;
-        std::unique_lock<std::mutex> owner = {};
+        Evictable* owner = nullptr;  // its own pointer may be gone by now: the owner's end waits for the lock
+        std::unique_lock<std::mutex> lock = {};
     };
 
+    std::uint64_t tick() noexcept { return clock_.fetch_add(1, std::memory_order_acq_rel); }
     void bring_back(Movable& block);
     void reload(Movable& block, Tenant* tenant);
     Chosen choose(const Tenant* within, const Tenant* asking, std::vector<const Movable*>& passed_over);
     void no_longer_away(const BlockRecord& record) noexcept;
-    bool begin(const std::shared_ptr<Movable>& block);
+    bool begin(const std::shared_ptr<Movable>& block, Evictable& owner);
     std::size_t finish(const Leaving& leaving);
     std::size_t send_off(std::size_t target, const Tenant* within, const Tenant* asking);
     std::size_t take_up(std::size_t bytes, const Tenant* within, const Tenant* asking);
@@ -143,6 +179,7 @@ class Evictor {
     mutable SpinLock registry_lock_;
     std::vector<std::shared_ptr<Movable>> registry_;
     std::atomic<std::uint64_t> clock_{1};
+    std::atomic<int> passing_{0};
     std::atomic<std::size_t> evicted_bytes_{0};
     std::atomic<std::uint64_t> evictions_{0}, reloads_{0};
 };

@@ -107,10 +107,21 @@ Block MemoryPool::allocate(std::size_t bytes, const std::shared_ptr<Stream>& str
             return block_of(record, bytes);
         }
     }
+    const auto get = [&] { return record != nullptr ? record : find(wanted, stream); };
+    record = hand_over(wanted, bytes, *stream, get, [&](BlockRecord& block) { scrub(block, *stream); });
+    return block_of(record, bytes);
+}
+
+// What get() gives becomes live, after clean() where it holds another's data. Charged for already.
+template <class Get, class Clean>
+BlockRecord* MemoryPool::hand_over(std::size_t wanted, std::size_t bytes, const Stream& stream, Get&& get,
+                                   Clean&& clean) {
+    Tenant* const tenant = stream.tenant().get();
+    BlockRecord* record = nullptr;
     try {
-        if (record == nullptr) record = find(wanted, stream);
-        if (record == nullptr) refuse(bytes, *stream, nullptr);
-        if (record->data_of != id_of(tenant)) scrub(*record, *stream);
+        record = get();
+        if (record == nullptr) refuse(bytes, stream, nullptr);
+        if (record->data_of != id_of(tenant)) clean(*record);
     } catch (...) {
         if (tenant != nullptr) tenant->uncharge(wanted);
         std::lock_guard lock(lock_);
@@ -119,7 +130,7 @@ Block MemoryPool::allocate(std::size_t bytes, const std::shared_ptr<Stream>& str
     }
     std::lock_guard lock(lock_);
     note_live(record, bytes);
-    return block_of(record, bytes);
+    return record;
 }
 
 Block MemoryPool::allocate_for_capture(std::size_t bytes, const std::shared_ptr<Stream>& stream) {
@@ -142,27 +153,17 @@ BlockRecord* MemoryPool::fresh_for_capture(std::size_t wanted, std::size_t bytes
                                            const std::shared_ptr<Stream>& stream) {
     Tenant* const tenant = stream->tenant().get();
     if (tenant != nullptr) charge(*tenant, wanted, bytes, *stream);
-    BlockRecord* record = nullptr;
-    try {
+    const auto get = [&] {
         std::lock_guard driver_lock(driver_mutex_);
-        record = with_room(wanted, tenant, [&] { return take_fresh(wanted, stream); });
-        if (record == nullptr) refuse(bytes, *stream, nullptr);
-        if (record->data_of != id_of(tenant)) {
-            // A fill on the captured stream would run with every launch.
-            const auto own = Stream::create_for(nullptr, device_);
-            scrub(*record, *own);
-            own->synchronize();
-            record->data_of = id_of(tenant);
-        }
-    } catch (...) {
-        if (tenant != nullptr) tenant->uncharge(wanted);
-        std::lock_guard lock(lock_);
-        if (record != nullptr) put_free(record);
-        throw;
-    }
-    std::lock_guard lock(lock_);
-    note_live(record, bytes);
-    return record;
+        return with_room(wanted, tenant, [&] { return take_fresh(wanted, stream); });
+    };
+    return hand_over(wanted, bytes, *stream, get, [&](BlockRecord& block) {
+        // A fill on the captured stream would run with every launch.
+        const auto own = Stream::create_for(nullptr, device_);
+        scrub(block, *own);
+        own->synchronize();
+        block.data_of = id_of(tenant);
+    });
 }
 
 void MemoryPool::charge(Tenant& tenant, std::size_t class_bytes, std::size_t bytes, const Stream& stream) {
@@ -257,6 +258,7 @@ void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>
     if (record == nullptr) return;
     if (block.arena) return static_cast<GraphArena&>(*block.arena).put_back(block, others);
     const bool movable = record->movable != nullptr;
+    const Evictor::Passage passage(evictor_, movable);
     const bool here = !movable || evictor_.leave(*record);
     // Its chunks will be wanted before the stream is idle, where memory is so short that blocks move.
     if (movable && here) record->freed = mark(*record->stream, std::move(record->freed));
@@ -276,7 +278,11 @@ void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>
     stats_.live_bytes -= record->bytes;
     --stats_.live_blocks;
     --record->bin->live_blocks;
-    if (here) return put_free(record);
+    if (here) {
+        put_free(record);
+        if (movable) evictor_.note_freed();
+        return;
+    }
     forget(record);
     lock.unlock();
     const std::unique_ptr<BlockRecord> gone(record);

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/error.hpp"
 #include "memory/bin.hpp"
 #include "memory/budget.hpp"
 #include "memory/chunks.hpp"
@@ -25,6 +26,17 @@
 #include "runtime/device.hpp"
 
 namespace gpk {
+
+// There is no room now. There may be some once ops of other threads have ended: see array/storage.cpp.
+class NoRoomError final : public Error {
+   public:
+    NoRoomError(Error said, std::size_t bytes, const Tenant* full, const Tenant* asking)
+        : Error(std::move(said)), bytes(bytes), full(full), asking(asking) {}
+
+    std::size_t bytes;
+    // As long as the call goes on. `full` has no room; null: the pool has none.
+    const Tenant *full, *asking;
+};
 
 struct PoolStats {
     std::size_t live_bytes = 0;      // handed out, as asked for
@@ -66,7 +78,7 @@ class MemoryPool : public DeviceAttachment {
     MemoryPool(const MemoryPool&) = delete;
     MemoryPool& operator=(const MemoryPool&) = delete;
 
-    // Throws Error (memory), with what is held, where neither the limits nor the device have room after
+    // Throws NoRoomError, with what is held, where neither the limits nor the device have room after
     // the cache was given back. `bytes` of 0 gives a null block.
     Block allocate(std::size_t bytes, const std::shared_ptr<Stream>& stream);
     // `others`: further streams that used the block since it was allocated.
@@ -88,6 +100,14 @@ class MemoryPool : public DeviceAttachment {
     void set_eviction(bool enabled);
     void set_eviction(const Tenant& tenant, bool enabled);
     bool evicts(const Tenant* tenant) const;
+    // Whether a block of so many bytes may be one that moves.
+    bool may_move(std::size_t bytes) const noexcept {
+        return (evicts_all_.load(std::memory_order_relaxed) ||
+                evicts_some_.load(std::memory_order_relaxed)) &&
+               bytes > chunks_.granularity() / 2;
+    }
+    // Whether there would be room if nobody but the calling thread, which holds `mine`, held anything.
+    bool room_may_come(const NoRoomError& failure, const std::vector<const Evictable*>& mine);
     // For the owner of a block: gives it an entry with the evictor where it may move.
     void make_movable(const Block& block, Evictable& owner);
     // Moves a movable block to the host now, and waits. False where it is in use or does not move.
@@ -105,6 +125,9 @@ class MemoryPool : public DeviceAttachment {
     Block allocate_for_capture(std::size_t bytes, const std::shared_ptr<Stream>& stream);
     BlockRecord* fresh_for_capture(std::size_t wanted, std::size_t bytes,
                                    const std::shared_ptr<Stream>& stream);
+    template <class Get, class Clean>
+    BlockRecord* hand_over(std::size_t wanted, std::size_t bytes, const Stream& stream, Get&& get,
+                           Clean&& clean);
     void charge(Tenant& tenant, std::size_t class_bytes, std::size_t bytes, const Stream& stream);
     // The tenant that has no room even so, or null: charged. The caller holds driver_mutex_.
     const Tenant* charge_making_room(Tenant& tenant, std::size_t class_bytes);
@@ -131,7 +154,7 @@ class MemoryPool : public DeviceAttachment {
     BlockRecord* taken(BlockRecord* record) noexcept;
     void put_free(BlockRecord* record) noexcept;
     void forget(BlockRecord* record) noexcept;
-    // Throws Error (memory). `full`: the tenant that has no room; null where the pool has none.
+    // Throws NoRoomError. `full`: the tenant that has no room; null where the pool has none.
     [[noreturn]] void refuse(std::size_t bytes, const Stream& stream, const Tenant* full) const;
 
     Device& device_;

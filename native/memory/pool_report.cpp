@@ -88,7 +88,7 @@ void MemoryPool::refuse(std::size_t bytes, const Stream& stream, const Tenant* f
                   " bytes free on the device; this pool holds ", now.live_bytes, " in ", now.live_blocks,
                   " live blocks", limit != 0 ? str(" and may take ", limit) : "");
     }
-    throw error(
+    Error said = error(
         ErrorKind::memory,
         {.call = str(stream.capture() != nullptr ? "allocation during a graph capture on " : "allocation on ",
                      device_.name()),
@@ -96,6 +96,7 @@ void MemoryPool::refuse(std::size_t bytes, const Stream& stream, const Tenant* f
          .got = got + largest + movable,
          .fix = stream.capture() != nullptr ? "free arrays before the capture"
                                             : "free arrays, or work in smaller pieces"});
+    throw NoRoomError(std::move(said), bytes, full, asking);
 }
 
 }  // namespace gpk

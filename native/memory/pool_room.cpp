@@ -204,6 +204,24 @@ void MemoryPool::set_eviction(const Tenant& tenant, bool enabled) {
     evicts_some_.store(!evicting_tenants_.empty(), std::memory_order_relaxed);
 }
 
+bool MemoryPool::room_may_come(const NoRoomError& failure, const std::vector<const Evictable*>& mine) {
+    std::lock_guard driver_lock(driver_mutex_);
+    const std::size_t movable = evictor_.bytes_that_could_leave(failure.full, failure.asking, mine);
+    std::size_t free = 0;
+    if (failure.full != nullptr) {
+        const std::size_t used = failure.full->memory_used(), limit = failure.full->memory_limit();
+        free = limit - std::min(used, limit);
+    } else {
+        const std::size_t used = budget_.used(), limit = budget_.limit();
+        free = device_.driver().memory_info().free_bytes;
+        if (limit != 0) free = std::min(free, limit - std::min(used, limit));
+        free += chunks_.free_bytes();
+        std::lock_guard lock(lock_);
+        free += stats_.cached_bytes;
+    }
+    return failure.bytes <= free || failure.bytes - free <= movable;
+}
+
 void MemoryPool::make_movable(const Block& block, Evictable& owner) {
     if (block.record == nullptr || block.arena || !block.record->in_chunks) return;
     if (evicts(block.record->stream->tenant().get())) evictor_.enter(*block.record, owner);

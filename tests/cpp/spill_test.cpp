@@ -248,6 +248,37 @@ TEST(Spill, NobodyElseWaitsForTheDisk) {
     EXPECT_TRUE(holds_counted(all[0], 0));
 }
 
+TEST(Spill, ThreadsShareThreeTiers) {
+    Spilling on(12, 6, 128);
+    std::vector<std::thread> threads;
+    std::atomic<int> wrong{0};
+    for (int t = 0; t < 4; ++t) {
+        threads.emplace_back([&, t] {
+            std::mt19937 random(static_cast<unsigned>(t));
+            const auto stream = Stream::create(on.device);
+            const StreamScope scope(stream);
+            std::vector<Array> mine;
+            for (int i = 0; i < 24; ++i) mine.push_back(counted(on.device, t + 1000 * i));
+            std::vector<std::int64_t> terms(24);
+            for (int i = 0; i < 150; ++i) {
+                const std::size_t k = random() % 24;
+                if (i % 40 == 39) {
+                    mine[k] = counted(on.device, t + 1000 * static_cast<std::int64_t>(k));
+                    terms[k] = 0;
+                }
+                affine(mine[k], 1, 1);
+                ++terms[k];
+            }
+            for (std::size_t k = 0; k < 24; ++k) {
+                wrong += !holds_counted(mine[k], t + 1000 * static_cast<std::int64_t>(k) + terms[k]);
+            }
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0);
+    EXPECT_GT(on.file->writes, 20);
+}
+
 TEST(ScratchFile, IsPrivateAndHasNoName) {
     const platform::TemporaryFolder folder;
     platform::ScratchFile file("test", "folder", folder.path() + "/");
