@@ -1,47 +1,14 @@
 // Partitions under faults: every driver call of making, entering, resizing and destroying one is made to
 // fail, with every error code. A step that fails leaves the partition, its streams, the ledger and its
 // neighbour as they were, and can be taken again.
-#include "array/array.hpp"
 #include "fault_support.hpp"
-#include "runtime/kernel.hpp"
-#include "scheduler/partition.hpp"
+#include "partition_support.hpp"
 
 using namespace gpk;
+using namespace partitions;
 using namespace sim;
 
 namespace {
-
-constexpr std::size_t kMiB = std::size_t{1} << 20;
-
-struct WhereParams {
-    std::int64_t* bits;  // one a group that it ran on
-};
-void where_host(const void* params, const LaunchConfig&) {
-    std::int64_t bits = 0;
-    for (const int group : sim_running_groups()) bits |= std::int64_t{1} << group;
-    *static_cast<const WhereParams*>(params)->bits = bits;
-}
-constexpr KernelDef kWhereDef{.name = "where", .twin = where_host};
-const Kernel kWhere{kWhereDef};
-
-std::int64_t ran_on(const std::shared_ptr<Stream>& stream) {
-    const StreamScope scope(stream);
-    const Array x = Array::empty(stream->device(), {1}, DType::int64);
-    stream->device().launcher().launch(*stream, kWhere, {}, WhereParams{x.as<std::int64_t>()}, {});
-    std::int64_t bits = -1;
-    x.copy_to_host(&bits);
-    return bits;
-}
-
-struct Scope {
-    explicit Scope(std::shared_ptr<Partition> entered)
-        : partition(std::move(entered)), stream(partition->enter()) {}
-    ~Scope() { partition->leave(stream); }
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
-    std::shared_ptr<Partition> partition;
-    std::shared_ptr<Stream> stream;
-};
 
 std::size_t shares(Device& device) { return device.attached<DeviceLedger>().ledger->entries().size(); }
 

@@ -1,58 +1,26 @@
 // Partitions: what they are given, what happens to their work, and that nothing of them stays.
-#include "scheduler/partition.hpp"
-
 #include <cmath>
 #include <thread>
 
-#include "array/array.hpp"
 #include "memory/pool.hpp"
+#include "partition_support.hpp"
 #include "runtime/graph.hpp"
-#include "runtime/kernel.hpp"
 #include "sim_support.hpp"
 #include "support.hpp"
 
 using namespace gpk;
+using namespace partitions;
 using namespace sim;
 
 namespace {
 
-constexpr std::size_t kMiB = std::size_t{1} << 20;
 const SimOptions kH100{.memory_bytes = 64 * kMiB, .multiprocessors = 132, .sm_group_size = 8};
-
-// Writes one bit a group it ran on, as a kernel would that reads %smid.
-struct WhereParams {
-    std::int64_t* bits;
-};
-void where_host(const void* params, const LaunchConfig&) {
-    std::int64_t bits = 0;
-    for (const int group : sim_running_groups()) bits |= std::int64_t{1} << group;
-    *static_cast<const WhereParams*>(params)->bits = bits;
-}
-constexpr KernelDef kWhereDef{.name = "where", .twin = where_host};
-const Kernel kWhere{kWhereDef};
-
-std::int64_t ran_on(const std::shared_ptr<Stream>& stream) {
-    const StreamScope scope(stream);
-    const Array x = Array::empty(stream->device(), {1}, DType::int64);
-    stream->device().launcher().launch(*stream, kWhere, {}, WhereParams{x.as<std::int64_t>()}, {});
-    std::int64_t bits = -1;
-    x.copy_to_host(&bits);
-    return bits;
-}
 
 std::int64_t bits_of(const std::vector<int>& groups) {
     std::int64_t bits = 0;
     for (const int group : groups) bits |= std::int64_t{1} << group;
     return bits;
 }
-
-struct Scope {
-    explicit Scope(std::shared_ptr<Partition> partition)
-        : partition(std::move(partition)), stream(this->partition->enter()) {}
-    ~Scope() { partition->leave(stream); }
-    std::shared_ptr<Partition> partition;
-    std::shared_ptr<Stream> stream;
-};
 
 void expect_nothing_of_partitions(TestDevice& target, const std::string& where) {
     MemoryPool::of(target.device).trim();
