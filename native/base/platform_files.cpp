@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
@@ -144,10 +146,26 @@ int replace_with(const std::string& path, std::span<const std::span<const std::b
 
 namespace {
 
-[[noreturn]] void cannot_write(const std::string& call, const std::string& path, int code) {
-    throw error(ErrorKind::file, {.call = call,
-                                  .expected = "a file that can be written",
-                                  .got = str("'", path, "' (", std::strerror(code), ")")});
+[[noreturn]] void cannot_write(const std::string& call, const std::string& path, const char* why) {
+    throw error(
+        ErrorKind::file,
+        {.call = call, .expected = "a file that can be written", .got = str("'", path, "' (", why, ")")});
+}
+
+// What a new file is to replace: of a link what it names. Nothing but a regular file is replaced.
+std::string replaced_by(const std::string& call, const std::string& path) {
+    struct stat status{};
+    if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
+        cannot_write(call, path, S_ISDIR(status.st_mode) ? std::strerror(EISDIR) : "not a regular file");
+    }
+    fs::path real = path;
+    std::error_code failed;
+    for (int links = 0; fs::is_symlink(real, failed); ++links) {
+        const fs::path next = fs::read_symlink(real, failed);
+        if (failed || links == 40) cannot_write(call, path, std::strerror(failed ? failed.value() : ELOOP));
+        real = real.parent_path() / next;  // which is `next` where that is absolute
+    }
+    return real.string();
 }
 
 }  // namespace
@@ -158,16 +176,17 @@ bool replace_file(const std::string& path, std::string_view bytes) {
 }
 
 void save_file(const std::string& path, std::span<const std::span<const std::byte>> pieces) {
-    const int code = replace_with(path, pieces, 0666);
-    if (code != 0) cannot_write("write", path, code);
+    const int code = replace_with(replaced_by("write", path), pieces, 0666);
+    if (code != 0) cannot_write("write", path, std::strerror(code));
 }
 
 NewFile::NewFile(std::string call, std::string path)
-    : call_(std::move(call)), path_(std::move(path)), temporary_(temporary_beside(path_)), file_(-1) {
-    struct stat status{};
-    if (stat(path_.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) cannot_write(call_, path_, EISDIR);
+    : call_(std::move(call)),
+      path_(replaced_by(call_, path)),
+      temporary_(temporary_beside(path_)),
+      file_(-1) {
     file_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file_ < 0) cannot_write(call_, path_, errno);
+    if (file_ < 0) cannot_write(call_, path_, std::strerror(errno));
 }
 
 NewFile::~NewFile() {
@@ -177,12 +196,12 @@ NewFile::~NewFile() {
 }
 
 void NewFile::write(std::string_view bytes) {
-    if (!write_all(file_, bytes)) cannot_write(call_, path_, errno);
+    if (!write_all(file_, bytes)) cannot_write(call_, path_, std::strerror(errno));
 }
 
 void NewFile::commit() {
     if (fsync(file_) != 0 || rename(temporary_.c_str(), path_.c_str()) != 0) {
-        cannot_write(call_, path_, errno);
+        cannot_write(call_, path_, std::strerror(errno));
     }
     close(std::exchange(file_, -1));
     sync_folder_of(path_);
@@ -261,6 +280,8 @@ std::uint64_t ScratchFile::bytes_left_on_disk() const noexcept {
 
 namespace {
 
+constexpr std::chrono::seconds kLockPatience{10};
+
 [[noreturn]] void cannot_lock(const std::string& path, const std::string& why) {
     throw error(ErrorKind::file, {.call = "lock",
                                   .expected = "a file of this user alone",
@@ -284,9 +305,16 @@ LockedFile::LockedFile(const std::string& path) : path_(path) {
             problem = "others may write to it";
         }
         int code = 0;
-        while (problem == nullptr && (code = flock(file_, LOCK_EX)) != 0 && errno == EINTR) {
+        // It is held for moments; who is stopped while holding it must not stop all others for good.
+        const auto until = std::chrono::steady_clock::now() + kLockPatience;
+        while (problem == nullptr && (code = flock(file_, LOCK_EX | LOCK_NB)) != 0 &&
+               (errno == EWOULDBLOCK || errno == EINTR) && std::chrono::steady_clock::now() < until) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
-        if (problem == nullptr && code != 0) problem = std::strerror(errno);
+        if (problem == nullptr && code != 0) {
+            problem =
+                errno == EWOULDBLOCK ? "another process has had it locked for 10 s" : std::strerror(errno);
+        }
         if (problem != nullptr) {
             close(file_);
             cannot_lock(path, problem);

@@ -5,6 +5,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <chrono>
 #include <optional>
 
 #include "array/array.hpp"
@@ -109,8 +111,34 @@ void with_python(Call&& call) noexcept {
         call();
     } catch (nb::python_error& failure) {
         failure.discard_as_unraisable("a callback of PyGPUkit's");
+    } catch (const abi::__forced_unwind&) {
+        platform::wait_forever();  // the interpreter ended while the callback had given the lock away
     }
     PyGILState_Release(state);
+}
+
+// Waits without Python's lock until `wait(limit)` says that it is over, or the time is up (false). On the
+// main thread in pieces, so that signals are handled meanwhile: Ctrl-C raises KeyboardInterrupt.
+template <class Wait>
+bool wait_minding_signals(std::optional<std::chrono::nanoseconds> limit, Wait&& wait) {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::nanoseconds kPiece = std::chrono::milliseconds(100);
+    const auto main_thread = nb::module_::import_("threading").attr("main_thread")().attr("ident");
+    const bool pieces = nb::cast<unsigned long>(main_thread) == PyThread_get_thread_ident();
+    const auto began = Clock::now();
+    for (;;) {
+        auto piece = limit;
+        if (pieces && (!limit || *limit > kPiece)) {
+            const auto left = limit ? *limit - (Clock::now() - began) : kPiece;
+            piece = std::clamp<std::chrono::nanoseconds>(left, std::chrono::nanoseconds(0), kPiece);
+        }
+        {
+            const Unlocked unlocked;
+            if (wait(piece)) return true;
+        }
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        if (limit && Clock::now() - began >= *limit) return false;
+    }
 }
 
 // Runs work without Python's lock where it computes on this thread: on the simulated device, and where it may

@@ -419,8 +419,7 @@ void bind_task(nb::module_& m) {
             [](PyTask& self, std::optional<double> timeout) {
                 const auto limit = read_timeout("Future.result", timeout);
                 if (self.task->is_done()) return true;
-                const Unlocked unlocked;
-                return self.task->wait(limit);
+                return wait_minding_signals(limit, [&](auto piece) { return self.task->wait(piece); });
             },
             nb::arg("timeout").none())
         .def("check", [](PyTask& self) { self.task->check(); })
@@ -535,8 +534,12 @@ void bind_threads(nb::module_& m) {
             "shutdown",
             [](PyScheduler& self, bool wait, bool cancel_pending, std::optional<double> timeout) {
                 const auto limit = read_timeout("Scheduler.shutdown", timeout);
-                const Unlocked unlocked;
-                return self.scheduler->shutdown(wait, cancel_pending, limit);
+                if (!wait) {
+                    const Unlocked unlocked;
+                    return self.scheduler->shutdown(false, cancel_pending, limit);
+                }
+                return wait_minding_signals(
+                    limit, [&](auto piece) { return self.scheduler->shutdown(true, cancel_pending, piece); });
             },
             nb::arg("wait"), nb::arg("cancel_pending"), nb::arg("timeout").none())
         .def("stats", &stats_dict, nb::sig("def stats(self) -> dict[str, typing.Any]"));

@@ -186,6 +186,7 @@ bool DispatchQueue::unattended_locked() const {
 void DispatchQueue::send(Lock& lock) {
     if (sending_) return;
     sending_ = true;
+    sender_ = std::this_thread::get_id();
     while (!queued_.empty()) {
         const Launch next = queued_.front();
         next->expected_ns_ = next->known_ != nullptr ? next->known_->ns : 0;
@@ -197,6 +198,7 @@ void DispatchQueue::send(Lock& lock) {
         launch(lock, next);
     }
     sending_ = false;
+    sender_ = {};
 }
 
 void DispatchQueue::launch(Lock& lock, const Launch& next) {
@@ -311,6 +313,12 @@ void DispatchQueue::synchronize() {
         Launch last;
         {
             std::lock_guard lock(mutex_);
+            if (sender_ == std::this_thread::get_id()) {
+                throw error(ErrorKind::unsupported,
+                            {.call = "KernelDispatcher.synchronize",
+                             .got = "a call from one of its launches, which it would wait for",
+                             .fix = "call it from outside"});
+            }
             if (!queued_.empty()) {
                 last = queued_.back();
             } else if (!outstanding_.empty()) {

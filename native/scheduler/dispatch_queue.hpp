@@ -8,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -93,6 +94,7 @@ class DispatchQueue {
     const std::shared_ptr<Stream> stream_;
     mutable std::mutex mutex_;  // over all below; not held while `work` runs
     bool sending_ = false;
+    std::thread::id sender_;  // who does
     std::deque<Launch> queued_, outstanding_;
     std::deque<Marker> markers_;                    // not yet reached, the oldest first
     std::vector<std::unique_ptr<Event>> spare_[2];  // those that do not measure, those that do

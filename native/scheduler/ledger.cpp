@@ -192,6 +192,13 @@ void Ledger::update(Change&& change) {
     entries.insert(entries.end(), own_.begin(), own_.end());
     change(entries);
     const std::string after = write_ledger(entries);
+    if (after.size() > kMaxBytes) {
+        throw error(ErrorKind::unsupported,
+                    {.call = "partition",
+                     .expected = str("a ledger of at most ", kMaxBytes, " bytes: '", path_, "'"),
+                     .got = str(after.size()),
+                     .fix = "make fewer partitions, or give them shorter names"});
+    }
     if (after != before) file.write(after);
     std::erase_if(entries, [&](const LedgerEntry& each) { return !(each.owner == self_); });
     own_ = std::move(entries);

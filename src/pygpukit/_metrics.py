@@ -128,7 +128,6 @@ def publish(interval: float = 1.0) -> Publisher:
     with _lock:
         if _publisher is None:
             _publisher = Publisher(interval)
-            atexit.register(_publisher.stop)
         return _publisher
 
 
@@ -146,11 +145,16 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     parent, _publisher = _publisher, None
     if parent is not None:
-        atexit.unregister(parent.stop)
         with contextlib.suppress(UnsupportedError):
             publish(parent.interval)
 
 
+def _at_exit() -> None:
+    if _publisher is not None:
+        _publisher.stop()
+
+
+atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
@@ -195,8 +199,12 @@ def processes() -> list[Process]:
 
 
 def _alive(pid: int) -> bool:
+    if pid == 0:  # would mean this process's group
+        return False
     try:
         os.kill(pid, 0)
+    except OverflowError:
+        return False
     except OSError as error:
         return error.errno == errno.EPERM
     return True
@@ -286,6 +294,7 @@ class MetricsServer:
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
+            request_queue_size = 128
             block_on_close = False  # a client that says nothing holds nobody up
 
             def handle_error(self, *_: object) -> None:
@@ -297,6 +306,7 @@ class MetricsServer:
             self._server = Server((host, port), Handler)
         except (OSError, UnicodeError) as error:
             raise UnsupportedError(f"serve_metrics: {host}:{port}: {error}") from error
+        self._process = os.getpid()
         self.host, self.port = host, int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever,
@@ -312,7 +322,10 @@ class MetricsServer:
         return f"http://{self.host}:{self.port}/metrics"
 
     def stop(self) -> None:
-        """Ends the serving and frees the port."""
+        """Ends the serving and frees the port; in a forked child, which has no such thread, its copy."""
+        if self._process != os.getpid():
+            self._server.socket.close()
+            return
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
