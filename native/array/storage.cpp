@@ -6,11 +6,10 @@
 #include <thread>
 #include <utility>
 
-#include "memory/room_turn.hpp"
-#include "runtime/observe.hpp"
-
 #include "array/exchange.hpp"
 #include "base/error.hpp"
+#include "memory/room_turn.hpp"
+#include "runtime/observe.hpp"
 
 namespace gpk {
 

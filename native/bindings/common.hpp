@@ -146,8 +146,8 @@ bool wait_minding_signals(std::optional<std::chrono::nanoseconds> limit, Wait&& 
 // returns at once, and giving the lock away would cost more than it takes.
 template <class Work>
 auto run_on(const Stream& stream, Work&& work) {
-    const bool may_wait = stream.tenant() || MemoryPool::of(stream.device()).may_move(SIZE_MAX);
-    if (stream.device().is_cuda() && !may_wait) return work();
+    Device& device = stream.device();
+    if (device.is_cuda() && !stream.tenant() && !MemoryPool::of(device).may_move(SIZE_MAX)) return work();
     const Unlocked unlocked;
     return work();
 }
