@@ -6,105 +6,186 @@ import argparse
 import json
 import sys
 import textwrap
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
+
+from pygpukit import Error
 
 from . import __doc__ as description
-from . import scheduling
+from . import compare, kernels, peers, report, scheduling
 from ._measure import Row, environment
+from .products import DTYPES, full_name
 
 _SCHEDULING_HELP = (
     "partitions, pacing, launch hooks, the pool, transfers: all sections, or those named of\n"
     + textwrap.fill(", ".join(scheduling.SECTIONS), 60)
 )
+_T = TypeVar("_T")
 
 
-def _print_row(row: Row) -> None:
-    ratios = "  ".join(f"{ratio:.2f}x {what}" for what, ratio in row.ratios.items())
-    figures = "  ".join(f"{what} {value:.6g}" for what, value in row.figures.items())
-    error = "" if row.error is None else f"  error {row.error:.1e}"
-    verdict = {True: f"  MET {row.goal}", False: f"  MISSED {row.goal}", None: ""}[row.met]
-    spread = f"({row.low:.3f}..{row.high:.3f})"
-    print(
-        f"{row.name:48s} {row.value:10.3f} {row.unit} {spread}{error}{verdict}  {ratios}  {figures}".rstrip()
-    )
+def _listed(read: Callable[[str], _T]) -> Callable[[str], list[_T]]:
+    def items(text: str) -> list[_T]:
+        try:
+            return [read(each) for each in text.split(",")]
+        except ValueError as reason:
+            raise argparse.ArgumentTypeError(str(reason)) from None
+
+    return items
 
 
-def main(arguments: list[str] | None = None) -> int:
+def _extent(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 1 << 17:
+        raise ValueError(f"expected numbers from 1 to {1 << 17}, got {number}")
+    return number
+
+
+def _peer(text: str) -> str:
+    if text not in peers.NAMES:
+        raise ValueError(f"expected some of {', '.join(peers.NAMES)}; got {text!r}")
+    return text
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pygpukit.benchmark",
         description=description,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--overhead", action="store_true", help="cost of a call on tiny arrays, beside peers")
-    parser.add_argument("--decode", metavar="MODEL", help="tokens/s of a language model at batch 1")
-    parser.add_argument("--dtype", help="the model's dtype (default: bfloat16 on a GPU, float32 otherwise)")
-    parser.add_argument("--save", metavar="FILE", type=Path, help="write the record as JSON")
-    parser.add_argument("--json", action="store_true", help="print the record as JSON instead of a table")
-    parser.add_argument(
+    what = parser.add_argument_group("what to measure")
+    what.add_argument("--quick", action="store_true", help="tiny sizes: whether it runs, not how fast")
+    what.add_argument("--all", action="store_true", help="all groups of kernels, and --overhead")
+    for group, text in kernels.GROUPS.items():
+        what.add_argument(f"--{group}", action="store_true", help=text)
+    what.add_argument("--overhead", action="store_true", help="cost of a call on tiny arrays, beside peers")
+    what.add_argument("--decode", metavar="MODEL", help="tokens/s of a language model at batch 1")
+    what.add_argument("--dtype", help="the model's dtype (default: bfloat16 on a GPU, float32 otherwise)")
+    what.add_argument("--sizes", type=_listed(_extent), metavar="N,...", help="sides of square products")
+    what.add_argument(
+        "--dtypes",
+        type=_listed(full_name),
+        metavar="D,...",
+        help="of products: bf16, fp16, tf32, fp32, fp64, fp8, int8",
+    )
+    what.add_argument("--seq-lens", type=_listed(_extent), metavar="N,...", help="tokens, for --attention")
+    what.add_argument(
+        "--peers",
+        type=_listed(_peer),
+        metavar="P,...",
+        help=f"of {', '.join(peers.NAMES)} (default: those installed)",
+    )
+    out = parser.add_argument_group("the results")
+    out.add_argument("--save", metavar="FILE", type=Path, help="write the record as JSON")
+    out.add_argument("--json", action="store_true", help="print the record as JSON instead of a table")
+    out.add_argument("--markdown", action="store_true", help="print tables in Markdown")
+    out.add_argument("--plot", metavar="FILE.png", type=Path, help="draw the shares of the limits")
+    out.add_argument("--compare", metavar="FILE", type=Path, help="hold the run against a saved record")
+    out.add_argument("--threshold", type=float, default=0.05, help="of a regression (default: 0.05)")
+    out.add_argument("--fail-on-regression", action="store_true", help="exit with 1 where one is found")
+    out.add_argument(
         "--commit", help="the commit to record, where the package does not lie in its repository"
     )
     shared = parser.add_argument_group("the GPU as a shared resource")
     shared.add_argument(
         "--scheduling", nargs="*", metavar="SECTION", choices=scheduling.SECTIONS, help=_SCHEDULING_HELP
     )
-    shared.add_argument("--quick", action="store_true", help="tiny sizes: whether it runs, not how fast")
     shared.add_argument("--seconds", type=float, default=150, help="that a section may take (default: 150)")
     shared.add_argument("--executable", type=Path, help="pygpukit_benchmarks, where it is not in build/")
     shared.add_argument("--victim", choices=("compute", "mixed", "memory"), help="the victim's kernel")
     shared.add_argument("--bandwidth", type=float, metavar="SHARE", help="of the paced neighbour's partition")
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = _parser()
     options = parser.parse_args(arguments)
-    if not (options.overhead or options.decode or options.scheduling is not None):
-        parser.error("nothing to measure: give --overhead, --decode MODEL or --scheduling")
+    named = [group for group in kernels.GROUPS if getattr(options, group)]
+    nothing_named = not (named or options.overhead or options.decode or options.scheduling is not None)
+    if options.all or (options.quick and nothing_named):
+        named, options.overhead = list(kernels.GROUPS), True
+    elif nothing_named:
+        parser.error("nothing to measure: give --quick, --all or what to measure, see --help")
+    if options.fail_on_regression and not options.compare:
+        parser.error("--fail-on-regression needs --compare FILE")
+    if not 0 <= options.threshold < 1:
+        parser.error(f"--threshold: expected a number from 0 to 1, got {options.threshold}")
+    try:
+        before = compare.read_record(options.compare) if options.compare else None
+        pyplot = report.plotter() if options.plot else None
+        suite = kernels.Suite(
+            sizes=options.sizes,
+            dtypes=options.dtypes or list(DTYPES),
+            seq_lens=options.seq_lens,
+            quick=options.quick,
+            peers=options.peers,
+        )
+    except (ValueError, ImportError, Error) as reason:
+        parser.error(str(reason))
 
     record = environment(["torch", "cupy-cuda13x", "cupy-cuda12x"], options.commit)
     rows: list[Row] = []
     failures: dict[str, str] = {}
-
-    def keep(row: Row) -> None:
-        rows.append(row)
-        if not options.json:
-            _print_row(row)
-            sys.stdout.flush()
+    skipped: dict[str, str] = {}
+    quiet = options.json or options.markdown
 
     def save() -> None:
         record["rows"] = [each.as_dict() for each in rows]
-        if failures:
-            record["failures"] = failures
+        record["limits"] = suite.limits.as_dict()
+        for name, found in (("failures", failures), ("skipped", skipped)):
+            if found:
+                record[name] = found
         if options.save:
             options.save.write_text(json.dumps(record, indent=1) + "\n")
 
+    def keep(measured: Iterable[tuple[str, Row | Exception]]) -> None:
+        for name, what in measured:
+            if isinstance(what, Row):
+                rows.append(what)
+                if not quiet:
+                    print(report.line(what), flush=True)
+            elif isinstance(what, NotImplementedError):
+                skipped[name] = str(what)
+                print(f"{name}: skipped: {what}", file=sys.stderr)
+            else:
+                failures[name] = f"{type(what).__name__}: {what}"
+                print(f"{name}: FAILED: {failures[name]}", file=sys.stderr)
+            save()
+
+    for group in named:
+        keep(suite.measure(group))
     if options.overhead:
         from . import overhead
 
-        for row in overhead.measure():
-            keep(row)
-        save()
+        keep((row.name, row) for row in overhead.measure(400 if options.quick else 4000))
     if options.decode:
         from . import decode
 
-        for row in decode.measure(options.decode, options.dtype):
-            keep(row)
-        save()
+        keep((row.name, row) for row in decode.measure(options.decode, options.dtype))
     if options.scheduling is not None:
-        measured = scheduling.measure(
-            options.scheduling,
-            quick=options.quick,
-            seconds=options.seconds,
-            executable=options.executable,
-            arguments=(["--victim", options.victim] if options.victim else [])
-            + (["--bandwidth", str(options.bandwidth)] if options.bandwidth else []),
+        keep(
+            scheduling.measure(
+                options.scheduling,
+                quick=options.quick,
+                seconds=options.seconds,
+                executable=options.executable,
+                arguments=(["--victim", options.victim] if options.victim else [])
+                + (["--bandwidth", str(options.bandwidth)] if options.bandwidth else []),
+            )
         )
-        for section, what in measured:
-            if isinstance(what, Row):
-                keep(what)
-            else:
-                failures[section] = f"{type(what).__name__}: {what}"
-                print(f"{section}: FAILED: {failures[section]}", file=sys.stderr)
-            save()
     save()
     if options.json:
         print(json.dumps(record, indent=1))
-    return 1 if failures else 0
+    if options.markdown:
+        print(report.markdown(rows), end="")
+    if pyplot is not None:
+        report.plot(pyplot, rows, options.plot, f"{record['card']}, {record['date']}")
+    regressed = False
+    if before is not None:
+        found = compare.compare(before, rows, str(record["card"]))
+        print(report.comparison(found, options.threshold), file=sys.stderr if quiet else sys.stdout)
+        regressed = bool(found.regressions(options.threshold))
+    return 1 if failures or (regressed and options.fail_on_regression) else 0
 
 
 if __name__ == "__main__":

@@ -34,6 +34,13 @@ class Row:
     met: bool | None = None  # None: no goal, or nothing that could meet it (a trial run, a simulated device)
     figures: dict[str, float] = dataclasses.field(default_factory=dict)  # further ones, the unit in the name
     note: str | None = None
+    group: str | None = None  # of the tables: "gemm", "memory", ...
+    rate: float | None = None  # what the value comes to in rate_unit
+    rate_unit: str | None = None  # "TFLOPS", "GB/s"
+    limit: str | None = None  # what bounds it: "copy", "read", "bfloat16 product"
+    share: float | None = None  # of the limit's rate, measured in the same run
+    peer_errors: dict[str, float] = dataclasses.field(default_factory=dict)
+    timing: str | None = None  # "graph of 64": how the time was taken
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has no NaN: a figure that could not be measured is None."""
