@@ -1,3 +1,6 @@
+# A kernel file named <name>_sm90.cu uses instructions of SM 90a alone (wgmma) and is compiled for nothing
+# else; where that is not among the architectures its image is empty, and the op takes another variant.
+#
 # Each native/kernels/<family>/<name>.cu becomes `gpk::image_<name>`: a fat binary inside the library,
 # or an empty image where the build is without CUDA, so that the callers are the same.
 if(PYGPUKIT_CUDA)
@@ -19,8 +22,15 @@ function(pygpukit_embed_kernels target)
     endif()
     list(APPEND seen "${name}")
     set(stem "${PROJECT_BINARY_DIR}/kernels/${name}")
+    set(archs "")
     if(PYGPUKIT_CUDA)
-      pygpukit_compile_kernel("${source}" "${stem}" ${name})
+      set(archs "${PYGPUKIT_ARCHS}")
+      if(name MATCHES "_sm90$")
+        list(FILTER archs INCLUDE REGEX "^90a$")
+      endif()
+    endif()
+    if(archs)
+      pygpukit_compile_kernel("${source}" "${stem}" ${name} "${archs}")
     else()
       file(CONFIGURE OUTPUT "${stem}.cpp" CONTENT "#include \"base/image.hpp\"
 
@@ -36,10 +46,10 @@ endfunction()
 
 # One nvcc run an architecture: they run side by side, and ccache is right. (It preprocesses for a single
 # architecture; on a run for several it would miss a change under `#if __CUDA_ARCH__`.)
-function(pygpukit_compile_kernel source stem name)
+function(pygpukit_compile_kernel source stem name archs)
   set(parts "")
   set(images "")
-  foreach(arch IN LISTS PYGPUKIT_ARCHS)
+  foreach(arch IN LISTS archs)
     pygpukit_arch_options(${arch} options kind number)
     set(part "${stem}.${arch}")
     add_custom_command(

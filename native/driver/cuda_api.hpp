@@ -91,12 +91,20 @@ namespace gpk::cuda {
     X(cuGreenCtxDestroy, (CUgreenCtx context))                                                            \
     X(cuGreenCtxStreamCreate, (CUstream * stream, CUgreenCtx context, unsigned flags, int priority))
 
+// Null where the library lacks it; kernels that need tensor maps are then refused.
+#define GPK_CUDA_TENSOR_MAP_CALLS(X)                                                                 \
+    X(cuTensorMapEncodeTiled,                                                                        \
+      (CUtensorMap * map, int dtype, unsigned rank, void* address, const std::uint64_t* extents,     \
+       const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* element_strides, \
+       int interleave, int swizzle, int l2_promotion, int oob_fill))
+
 struct CudaApi {
 #define GPK_DECLARE_CALL(name, arguments) CUresult(*name) arguments = nullptr;
     GPK_CUDA_REQUIRED_CALLS(GPK_DECLARE_CALL)
     GPK_CUDA_GRAPH_CALLS(GPK_DECLARE_CALL)
     GPK_CUDA_VIRTUAL_MEMORY_CALLS(GPK_DECLARE_CALL)
     GPK_CUDA_GREEN_CONTEXT_CALLS(GPK_DECLARE_CALL)
+    GPK_CUDA_TENSOR_MAP_CALLS(GPK_DECLARE_CALL)
 #undef GPK_DECLARE_CALL
 };
 

@@ -117,6 +117,7 @@ class CudaDriver final : public Driver {
     FunctionInfo function_info(FunctionHandle function) override;
     void launch(StreamHandle stream, FunctionHandle function, const LaunchConfig& config, const void* params,
                 std::size_t params_bytes) override;
+    TensorMap tensor_map(const TensorMapDef& def) override;
 
     void capture_begin(StreamHandle stream) override;
     GraphHandle capture_end(StreamHandle stream) override;
@@ -538,6 +539,32 @@ void CudaDriver::launch(StreamHandle stream, FunctionHandle function, const Laun
                      reinterpret_cast<void*>(CU_LAUNCH_PARAM_BUFFER_SIZE), &params_bytes,
                      reinterpret_cast<void*>(CU_LAUNCH_PARAM_END)};
     GPK_CALL(cuLaunchKernelEx, &launch, loaded.function, nullptr, params_bytes == 0 ? nullptr : extra);
+}
+
+TensorMap CudaDriver::tensor_map(const TensorMapDef& def) {
+    check_tensor_map(info_, def);
+    if (api_.cuTensorMapEncodeTiled == nullptr) {
+        throw error(ErrorKind::unsupported, {.call = "tensor_map",
+                                             .got = "a CUDA driver without cuTensorMapEncodeTiled",
+                                             .fix = "update the GPU driver"});
+    }
+    // Of the element type only the size matters to plain copies, and the kind to those that add.
+    static constexpr int kTypes[kDTypeCount] = {
+        CU_TENSOR_MAP_DATA_TYPE_UINT8,   CU_TENSOR_MAP_DATA_TYPE_UINT8,    CU_TENSOR_MAP_DATA_TYPE_UINT16,
+        CU_TENSOR_MAP_DATA_TYPE_INT32,   CU_TENSOR_MAP_DATA_TYPE_INT64,    CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        CU_TENSOR_MAP_DATA_TYPE_UINT16,  CU_TENSOR_MAP_DATA_TYPE_UINT32,   CU_TENSOR_MAP_DATA_TYPE_UINT64,
+        CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+        CU_TENSOR_MAP_DATA_TYPE_FLOAT64, CU_TENSOR_MAP_DATA_TYPE_UINT8,    CU_TENSOR_MAP_DATA_TYPE_UINT8};
+    static constexpr std::uint32_t kOnes[kMaxTensorMapRank] = {1, 1, 1, 1, 1};
+    CUtensorMap map;
+    GPK_CALL(cuTensorMapEncodeTiled, &map, kTypes[static_cast<int>(def.dtype)],
+             static_cast<unsigned>(def.rank), reinterpret_cast<void*>(def.address), def.extents,
+             def.strides_bytes, def.box, kOnes, CU_TENSOR_MAP_INTERLEAVE_NONE, static_cast<int>(def.swizzle),
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    TensorMap result;
+    static_assert(sizeof(result.words) == sizeof(map.opaque));
+    std::copy(std::begin(map.opaque), std::end(map.opaque), result.words);
+    return result;
 }
 
 void CudaDriver::capture_begin(StreamHandle stream) {

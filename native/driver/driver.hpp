@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/dtype.hpp"
 #include "base/image.hpp"
 
 namespace gpk {
@@ -95,6 +96,30 @@ struct FunctionInfo {
     int max_threads_per_block = 0;
 };
 
+// A tensor in global memory as the bulk copy engine of SM 90 and newer knows it: kernels get it in their
+// parameter struct and name boxes of it by their coordinates. Elements of a box outside the tensor read as 0
+// and are not written.
+struct alignas(64) TensorMap {
+    std::uint64_t words[16] = {};
+};
+
+// How 16-byte pieces of a box are permuted in shared memory, within rows of so many bytes.
+enum class TensorSwizzle : std::uint8_t { none, bytes_32, bytes_64, bytes_128 };
+
+inline constexpr int kMaxTensorMapRank = 5;
+
+// Dimensions run from the innermost, whose elements follow one another.
+struct TensorMapDef {
+    DevicePtr address = 0;  // a multiple of 16
+    DType dtype = DType::uint8;
+    int rank = 1;
+    std::uint64_t extents[kMaxTensorMapRank] = {};  // 1 to 2^32
+    std::uint64_t strides_bytes[kMaxTensorMapRank - 1] =
+        {};                                       // of dimensions 1, 2, ...: multiples of 16, below 2^40
+    std::uint32_t box[kMaxTensorMapRank] = {};    // 1 to 256; the innermost a multiple of 16 bytes
+    TensorSwizzle swizzle = TensorSwizzle::none;  // its rows hold the innermost extent of the box
+};
+
 class Driver {
    public:
     virtual ~Driver() = default;
@@ -166,6 +191,10 @@ class Driver {
     virtual void launch(StreamHandle stream, FunctionHandle function, const LaunchConfig& config,
                         const void* params, std::size_t params_bytes) = 0;
 
+    // Nothing is queued. Throws Error (value) for a definition that the copy engine cannot have, and Error
+    // (unsupported) where the device has no such engine.
+    virtual TensorMap tensor_map(const TensorMapDef& def) = 0;
+
     // Work queued between begin and end is recorded into a graph instead of run.
     virtual void capture_begin(StreamHandle stream) = 0;
     virtual GraphHandle capture_end(StreamHandle stream) = 0;  // ready to launch
@@ -176,5 +205,7 @@ class Driver {
 
 // What both drivers ask of the arguments of sm_partition_create.
 void check_sm_groups(const DeviceInfo& info, std::span<const int> groups);
+// The same of tensor_map().
+void check_tensor_map(const DeviceInfo& info, const TensorMapDef& def);
 
 }  // namespace gpk

@@ -54,6 +54,7 @@ constexpr CallInfo kCalls[kSimCallCount] = {
     {"unload", false},
     {"function_info", true},
     {"launch", true},
+    {"tensor_map", true},
     {"capture_begin", true},
     {"capture_end", true},
     {"graph_launch", true},

@@ -62,13 +62,14 @@ enum class SimCall : std::uint8_t {
     unload,
     function_info,
     launch,
+    tensor_map,
     capture_begin,
     capture_end,
     graph_launch,
     graph_destroy,
     graph_node_count,
 };
-inline constexpr std::size_t kSimCallCount = 41;
+inline constexpr std::size_t kSimCallCount = 42;
 
 const char* name_of(SimCall call) noexcept;
 bool can_fail(std::string_view call) noexcept;  // what a plan may name

@@ -96,6 +96,8 @@ class SimDriver final : public Driver {
     FunctionInfo function_info(FunctionHandle function) override;
     void launch(StreamHandle stream, FunctionHandle function, const LaunchConfig& config, const void* params,
                 std::size_t params_bytes) override;
+    // No host twin reads what it gives; that the tensor lies in device memory is checked as well.
+    TensorMap tensor_map(const TensorMapDef& def) override;
 
     void capture_begin(StreamHandle stream) override;
     GraphHandle capture_end(StreamHandle stream) override;

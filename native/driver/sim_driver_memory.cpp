@@ -98,6 +98,17 @@ void SimDriver::dismiss(DevicePtr pointer, std::size_t bytes) noexcept {
     memory_.dismiss(pointer, bytes);
 }
 
+TensorMap SimDriver::tensor_map(const TensorMapDef& def) {
+    calls_.enter(SimCall::tensor_map);
+    check_tensor_map(info_, def);
+    std::uint64_t bytes = def.extents[0] * itemsize(def.dtype);
+    for (int i = 1; i < def.rank; ++i) bytes += (def.extents[i] - 1) * def.strides_bytes[i - 1];
+    check_device_range("tensor_map", def.address, bytes);
+    TensorMap map;
+    map.words[0] = def.address;
+    return map;
+}
+
 void SimDriver::check_device_range(const char* call, DevicePtr pointer, std::size_t bytes) const {
     if (virtual_memory_.contains(pointer)) return virtual_memory_.check_range(call, pointer, bytes);
     memory_.check_device_range(call, pointer, bytes);

@@ -540,6 +540,7 @@ if TYPE_CHECKING:
     from . import io as io
     from . import llm as llm
     from . import memory as memory
+    from . import nn as nn
     from . import scheduler as scheduler
     from . import transfer as transfer
     from ._metrics import publish as publish
@@ -547,7 +548,7 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler as Scheduler
 
 # Loaded at first use, so that `import pygpukit` stays fast.
-_SUBMODULES = ("io", "llm", "memory", "scheduler", "transfer")
+_SUBMODULES = ("io", "llm", "memory", "nn", "scheduler", "transfer")
 _LAZY = {"Scheduler": "scheduler", "publish": "_metrics", "serve_metrics": "_metrics"}
 
 

@@ -10,12 +10,12 @@
 #include "llm/config.hpp"
 #include "model_support.hpp"
 
-using TensorMap = std::map<std::string, std::pair<gpk::Dims, std::vector<float>>>;
+using NamedTensors = std::map<std::string, std::pair<gpk::Dims, std::vector<float>>>;
 
 // float32 tensors as a model file.
 class MemoryFile : public gpk::io::TensorFile {
    public:
-    explicit MemoryFile(const TensorMap& tensors) : TensorFile("memory") {
+    explicit MemoryFile(const NamedTensors& tensors) : TensorFile("memory") {
         for (const auto& [name, tensor] : tensors) {
             auto& bytes = bytes_.emplace_back(tensor.second.size() * sizeof(float));
             std::memcpy(bytes.data(), tensor.second.data(), bytes.size());
@@ -47,8 +47,8 @@ inline gpk::llm::LlamaConfig small_config() {
 }
 
 // By Hugging Face's names.
-inline TensorMap random_tensors(const gpk::llm::LlamaConfig& c, std::uint32_t seed) {
-    TensorMap tensors;
+inline NamedTensors random_tensors(const gpk::llm::LlamaConfig& c, std::uint32_t seed) {
+    NamedTensors tensors;
     const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t columns, bool bias) {
         const float scale = 1.5f / std::sqrt(static_cast<float>(columns));
         tensors[name + ".weight"] = {{rows, columns}, random_floats(rows * columns, seed++, scale)};
@@ -78,7 +78,7 @@ inline TensorMap random_tensors(const gpk::llm::LlamaConfig& c, std::uint32_t se
 }
 
 // The same weights by llama.cpp's names, Q and K permuted as its converter does.
-inline TensorMap as_gguf(const TensorMap& tensors, const gpk::llm::LlamaConfig& c) {
+inline NamedTensors as_gguf(const NamedTensors& tensors, const gpk::llm::LlamaConfig& c) {
     const std::pair<std::string, std::string> names[] = {
         {"model.embed_tokens", "token_embd"},
         {"model.norm", "output_norm"},
@@ -94,7 +94,7 @@ inline TensorMap as_gguf(const TensorMap& tensors, const gpk::llm::LlamaConfig& 
         {"mlp.up_proj", "ffn_up"},
         {"mlp.down_proj", "ffn_down"},
     };
-    TensorMap result;
+    NamedTensors result;
     for (const auto& [name, tensor] : tensors) {
         std::string renamed = name;
         for (const auto& [from, to] : names) {
@@ -119,7 +119,7 @@ inline TensorMap as_gguf(const TensorMap& tensors, const gpk::llm::LlamaConfig& 
 }
 
 // The logits of every token, in float64.
-inline std::vector<double> llama_reference(const gpk::llm::LlamaConfig& c, const TensorMap& tensors,
+inline std::vector<double> llama_reference(const gpk::llm::LlamaConfig& c, const NamedTensors& tensors,
                                            const std::vector<std::int32_t>& ids) {
     using Matrix = std::vector<double>;  // rows are tokens
     const std::size_t n = ids.size(), hidden = static_cast<std::size_t>(c.hidden_size);

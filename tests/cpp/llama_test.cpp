@@ -20,7 +20,7 @@ std::vector<std::int32_t> some_tokens(std::size_t count, std::int64_t vocab, std
     return tokens;
 }
 
-std::shared_ptr<const LlamaWeights> load(const LlamaConfig& config, const TensorMap& tensors,
+std::shared_ptr<const LlamaWeights> load(const LlamaConfig& config, const NamedTensors& tensors,
                                          DType dtype = DType::float32) {
     return LlamaWeights::load(test_device(), config, MemoryFile(tensors), dtype);
 }
@@ -57,7 +57,7 @@ TEST(Llama, ScoresMatchFloat64) {
                    .high_freq_factor = 4,
                    .original_max_positions = 32};
     for (const LlamaConfig& config : {plain, biased, tied, llama3}) {
-        const TensorMap tensors = random_tensors(config, 7);
+        const NamedTensors tensors = random_tensors(config, 7);
         const auto weights = load(config, tensors);
         for (const std::size_t count : {1, 5, 30}) {
             const auto tokens = some_tokens(count, config.vocab_size);
@@ -72,7 +72,7 @@ TEST(Llama, ScoresMatchFloat64) {
 
 TEST(Llama, SixteenBitModelsStayNear) {
     const LlamaConfig config = small_config();
-    const TensorMap tensors = random_tensors(config, 7);
+    const NamedTensors tensors = random_tensors(config, 7);
     const auto tokens = some_tokens(20, config.vocab_size);
     const auto expected = llama_reference(config, tensors, tokens);
     for (const auto& [dtype, bound] : {std::pair{DType::float16, 6e-3}, {DType::bfloat16, 5e-2}}) {
@@ -83,7 +83,7 @@ TEST(Llama, SixteenBitModelsStayNear) {
 
 TEST(Llama, DecodeGoesOnFromPrefillWithAndWithoutAGraph) {
     const LlamaConfig config = small_config();
-    const TensorMap tensors = random_tensors(config, 3);
+    const NamedTensors tensors = random_tensors(config, 3);
     const auto weights = load(config, tensors);
     const auto tokens = some_tokens(24, config.vocab_size);
     for (const bool use_graph : {false, true}) {
@@ -120,7 +120,7 @@ TEST(Llama, LongPromptsAndTruncationGiveTheSame) {
 TEST(Llama, ReadsLlamaCppNamesAndPutsQAndKBack) {
     LlamaConfig config = small_config();
     config.attention_bias = true;
-    const TensorMap tensors = random_tensors(config, 5);
+    const NamedTensors tensors = random_tensors(config, 5);
     const auto tokens = some_tokens(9, config.vocab_size);
     Llama expected(load(config, tensors), {}), model(load(config, as_gguf(tensors, config)), {});
     EXPECT_EQ(download(model.score(tokens)), download(expected.score(tokens)));
@@ -128,7 +128,7 @@ TEST(Llama, ReadsLlamaCppNamesAndPutsQAndKBack) {
 
 TEST(Llama, DividesFrequenciesByGgufFactors) {
     LlamaConfig config = small_config();
-    TensorMap tensors = as_gguf(random_tensors(config, 5), config);
+    NamedTensors tensors = as_gguf(random_tensors(config, 5), config);
     tensors["rope_freqs.weight"] = {{6}, {1, 2, 4, 8, 8, 8}};
     const auto plain = llm::rope_frequencies(config);
     auto divided = download(load(config, tensors)->inv_freq);
@@ -139,7 +139,7 @@ TEST(Llama, DividesFrequenciesByGgufFactors) {
 }
 
 // The message of the Error that loading gives.
-std::string load_error(const LlamaConfig& config, const TensorMap& tensors) {
+std::string load_error(const LlamaConfig& config, const NamedTensors& tensors) {
     try {
         load(config, tensors);
     } catch (const Error& error) {
@@ -150,9 +150,9 @@ std::string load_error(const LlamaConfig& config, const TensorMap& tensors) {
 
 TEST(Llama, NamesTheTensorThatDoesNotFit) {
     const LlamaConfig config = small_config();
-    const TensorMap good = random_tensors(config, 1);
+    const NamedTensors good = random_tensors(config, 1);
     const std::string q = "model.layers.1.self_attn.q_proj.weight";
-    TensorMap tensors = good;
+    NamedTensors tensors = good;
     tensors[q].first = {40, 72};
     EXPECT_NE(load_error(config, tensors).find(q), std::string::npos);
     EXPECT_NE(load_error(config, tensors).find("(72, 40)"), std::string::npos);
@@ -170,7 +170,7 @@ TEST(Llama, NamesTheTensorThatDoesNotFit) {
 
 TEST(Llama, TiedModelsIgnoreAStoredHead) {
     LlamaConfig config = small_config();
-    TensorMap tensors = random_tensors(config, 1);  // with a head
+    NamedTensors tensors = random_tensors(config, 1);  // with a head
     config.tie_word_embeddings = true;
     const auto weights = load(config, tensors);
     EXPECT_EQ(weights->lm_head.data(), weights->embedding.data());

@@ -1,0 +1,8 @@
+"""Functions that models are made of: products with their epilogues, attention, norms, activations, sampling.
+
+    y = gp.nn.softmax(x)
+
+They take and give arrays, and hold no state.
+"""
+
+from __future__ import annotations
