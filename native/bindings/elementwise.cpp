@@ -1,6 +1,8 @@
 // Element-wise functions and operators: one row a name.
 #include "bindings/common.hpp"
 
+#include <nanobind/stl/optional.h>
+
 #include "ops/elementwise.hpp"
 #include "ops/matmul.hpp"
 
@@ -218,11 +220,21 @@ void bind_all_unary(nb::module_& m, nb::object& array_class, std::index_sequence
     (bind_unary<rows>(m, array_class), ...);
 }
 
-Array matmul(ArrayArg x, ArrayArg y, ArrayArg out) {
+ops::MatmulBackend read_backend(const std::optional<std::string>& backend) {
+    if (!backend) return ops::MatmulBackend::own;
+    if (*backend == "cublaslt") return ops::MatmulBackend::cublaslt;
+    throw error(ErrorKind::value, {.call = "matmul",
+                                   .argument = "backend",
+                                   .expected = "None or 'cublaslt'",
+                                   .got = str("'", *backend, "'")});
+}
+
+Array matmul(ArrayArg x, ArrayArg y, ArrayArg out, const std::optional<std::string>& backend) {
     const Array& a = read_array("matmul", "x", x);
     const Array& b = read_array("matmul", "y", y);
     const Array* target = read_out("matmul", out);
-    return run_on(a.device(), [&] { return ops::matmul(a, b, target); });
+    const ops::MatmulBackend whose = read_backend(backend);
+    return run_on(a.device(), [&] { return ops::matmul(a, b, target, whose); });
 }
 
 }  // namespace
@@ -248,13 +260,19 @@ void bind_elementwise(nb::module_& m) {
 
     m.def(
         "matmul", &matmul, nb::arg("x"), nb::arg("y"), nb::kw_only(), nb::arg("out").none() = nb::none(),
+        nb::arg("backend").none() = nb::none(),
         "The matrix product over the last two axes; those before them broadcast, as in numpy.matmul.\n\n"
         "float32 is multiplied in float32 unless gp.set_matmul_precision says 'tf32'; float16 and bfloat16\n"
-        "accumulate in float32. Raises InvalidValueError where the shapes do not fit.");
+        "accumulate in float32. backend='cublaslt' takes NVIDIA's library, where it is installed, instead "
+        "of\n"
+        "this package's kernels, for float16, bfloat16 and float32; the simulated device knows no "
+        "difference.\n"
+        "Raises InvalidValueError where the shapes do not fit, and UnsupportedError where there is no such\n"
+        "library.");
     array_class.attr("__matmul__") = nb::cpp_function(
         [](nb::handle self, nb::handle other) -> nb::object {
             if (!is_array(other)) return not_implemented("matmul", other);
-            return nb::cast(matmul({self}, {other}, {nb::none()}));
+            return nb::cast(matmul({self}, {other}, {nb::none()}, std::nullopt));
         },
         nb::is_method(), nb::is_operator(), nb::scope(array_class), nb::name("__matmul__"),
         nb::arg("other").none(), nb::sig("def __matmul__(self, other: Array, /) -> Array"));

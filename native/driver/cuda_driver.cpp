@@ -10,6 +10,7 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "base/platform.hpp"
+#include "driver/cublaslt.hpp"
 #include "driver/cuda_green_contexts.hpp"
 #include "driver/cuda_virtual_memory.hpp"
 
@@ -35,6 +36,7 @@ constexpr int kOverlapDriver = 12030;
 struct LoadedFunction {
     CUfunction function = nullptr;
     bool may_overlap = false;  // with its predecessor on the stream
+    bool library = false;      // cuBLASLt's product, which launches by itself
 };
 
 struct LoadedImage {
@@ -154,6 +156,8 @@ class CudaDriver final : public Driver {
     std::optional<GreenContexts> green_contexts_;
     bool overlap_ = false;
     bool reads_pageable_memory_late_ = false;
+    LoadedFunction library_function_{.library = true};
+    std::unique_ptr<CublasLt> cublaslt_;  // at first use, under images_mutex_
     std::mutex images_mutex_;
     std::unordered_map<const Image*, LoadedImage> images_;
 };
@@ -204,6 +208,7 @@ CudaDriver::~CudaDriver() {
     for (auto& [image, loaded] : images_) {
         release("cuModuleUnload", [&, module = loaded.module] { return api_.cuModuleUnload(module); });
     }
+    cublaslt_.reset();
     green_contexts_.reset();
     release("cuDevicePrimaryCtxRelease", [&] { return api_.cuDevicePrimaryCtxRelease_v2(device_); });
 }
@@ -459,6 +464,12 @@ LoadedImage& CudaDriver::load(const Image& image, const char* kernel) {
 }
 
 FunctionHandle CudaDriver::function(const KernelDef& def) {
+    if (def.image == &kCublasLtImage) {
+        enter();
+        std::lock_guard lock(images_mutex_);
+        if (!cublaslt_) cublaslt_ = std::make_unique<CublasLt>();
+        return reinterpret_cast<FunctionHandle>(&library_function_);
+    }
     if (def.image == nullptr || def.image->data == nullptr) {
         throw error(ErrorKind::unsupported, {.call = str("kernel '", def.name, "'"),
                                              .got = "a PyGPUkit that was built without device code",
@@ -505,8 +516,9 @@ void CudaDriver::unload(const Image& image) noexcept {
 
 FunctionInfo CudaDriver::function_info(FunctionHandle function) {
     enter();
-    const CUfunction which = function_of(function)->function;
     FunctionInfo info;
+    if (function_of(function)->library) return info;  // it has many
+    const CUfunction which = function_of(function)->function;
     info.registers = function_attribute(which, CU_FUNC_ATTRIBUTE_NUM_REGS);
     info.shared_bytes =
         static_cast<std::size_t>(function_attribute(which, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
@@ -520,6 +532,8 @@ void CudaDriver::launch(StreamHandle stream, FunctionHandle function, const Laun
                         const void* params, std::size_t params_bytes) {
     enter();
     const LoadedFunction& loaded = *function_of(function);
+    if (loaded.library)
+        return cublaslt_->multiply(stream_of(stream), *static_cast<const LibraryProduct*>(params));
     CUlaunchAttribute attributes[2];
     unsigned count = 0;
     if (config.cluster > 1) {

@@ -7,6 +7,7 @@
 #include "base/platform.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/matmul_cublaslt.hpp"
 #include "ops/matmul_slices.hpp"
 #include "ops/matmul_variants.hpp"
 
@@ -79,8 +80,8 @@ Operands prepare(const Array& a, const Array& b) {
     return o;
 }
 
-// a, b: batch + matrices; c: batch + (m, n). Batch dimensions that follow one another in memory become
-// one, and the last becomes rows of one matrix where b has only one: x (batch, tokens, k) @ w (k, n).
+}  // namespace
+
 GemmProblem problem_of(const Array& a, const Array& b, const Array& c) {
     const int rank = c.rank() - 2;
     GemmProblem p = {};
@@ -123,6 +124,8 @@ GemmProblem problem_of(const Array& a, const Array& b, const Array& c) {
         std::reverse(values, values + count);
     return p;
 }
+
+namespace {
 
 Cost cost_of(const GemmProblem& p, DType dtype) {
     const double mnk = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
@@ -183,7 +186,7 @@ void set_matmul_precision(MatmulPrecision precision) {
     precision_setting().store(precision, std::memory_order_relaxed);
 }
 
-Array matmul(const Array& a, const Array& b, const Array* out) {
+Array matmul(const Array& a, const Array& b, const Array* out, MatmulBackend backend) {
     Device& device = common_device(kCall, {&a, &b});
     const Operands o = prepare(a, b);
     const Array result = prepare_output(kCall, device, o.shape, o.a.dtype(), out);
@@ -191,9 +194,14 @@ Array matmul(const Array& a, const Array& b, const Array* out) {
     const bool aside = out != nullptr && (overlaps(result, o.a) || overlaps(result, o.b));
     const Array target = aside ? Array::empty(device, o.shape, o.a.dtype()) : result;
     const Array c = as_matrices(o, target);
-    launch_gemm(choose_gemm(problem_of(o.a, o.b, c), c.dtype(), matmul_precision(),
-                            current_stream(device)->multiprocessors()),
-                o.a, o.b, c);
+    const GemmProblem problem = problem_of(o.a, o.b, c);
+    if (backend == MatmulBackend::cublaslt) {
+        matmul_cublaslt(o.a, o.b, c, matmul_precision(), cost_of(problem, c.dtype()));
+    } else {
+        launch_gemm(
+            choose_gemm(problem, c.dtype(), matmul_precision(), current_stream(device)->multiprocessors()),
+            o.a, o.b, c);
+    }
     if (aside) assign(result, target);
     return result;
 }

@@ -11,6 +11,10 @@
 
 namespace gpk::ops {
 
+// a, b: batch + matrices; c: batch + (m, n). Batch dimensions that follow one another in memory become
+// one, and the last becomes rows of one matrix where b has only one: x (batch, tokens, k) @ w (k, n).
+GemmProblem problem_of(const Array& a, const Array& b, const Array& c);
+
 // Which dimension of an operand is contiguous: k, or the other one (m of a, n of b).
 enum class GemmLayout : std::uint8_t { any, along_k, across };
 

@@ -247,3 +247,39 @@ def test_precision_setting(rng):
 def test_precision_from_the_environment(value, expected):
     done = run_python("import pygpukit as gp; print(gp.matmul_precision())", PYGPUKIT_ALLOW_TF32=value)
     assert done.stdout.strip() == expected
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_backend(rng, dtype):
+    a, b = draw(rng, (70, 129), dtype), draw(rng, (129, 33), dtype)
+    x, y = gp.from_numpy(a), gp.from_numpy(b)
+    try:
+        z = gp.matmul(x, y, backend="cublaslt")
+    except gp.UnsupportedError as missing:
+        pytest.skip(str(missing))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert relative_norm(z.to_numpy(), exact) <= BOUNDS[dtype]
+    graph = gp.Graph()
+    with graph:
+        again = gp.matmul(x, y, backend="cublaslt")
+    graph.launch()
+    assert relative_norm(again.to_numpy(), exact) <= BOUNDS[dtype]
+
+
+def test_backend_is_checked():
+    x = gp.ones((2, 2))
+    with pytest.raises(gp.InvalidValueError, match="backend.*'cublaslt'"):
+        gp.matmul(x, x, backend="cublas")
+    with pytest.raises(gp.InvalidTypeError, match="cublaslt"):
+        gp.matmul(x.astype("int8"), x.astype("int8"), backend="cublaslt")
+
+
+def test_a_backend_that_is_not_there_is_named(tmp_path):
+    if not ON_GPU:
+        pytest.skip("the simulated device needs no library")
+    code = "import pygpukit as gp; x = gp.ones((2, 2)); print(x @ x); gp.matmul(x, x, backend='cublaslt')"
+    done = run_python(code, PYGPUKIT_CUBLASLT=str(tmp_path / "none.so"))
+    assert done.stdout
+    assert "UnsupportedError" in done.stderr
+    assert "cuBLASLt" in done.stderr
+    assert "none.so" in done.stderr
