@@ -23,4 +23,5 @@ NB_MODULE(_native, m) {
     bind_benchmark(m);
     bind_partition(m);
     bind_pacing(m);
+    bind_rope(m);
 }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <numbers>
 
 #include "base/error.hpp"
+#include "ops/rope_frequencies.hpp"
 
 namespace gpk::llm {
 
@@ -243,31 +243,24 @@ LlamaConfig LlamaConfig::from_gguf(const io::Gguf& file) {
     return config;
 }
 
-// transformers, modeling_rope_utils.py: _compute_default_rope_parameters, _compute_linear_scaling_...
-// and _compute_llama3_parameters. float32 throughout, as there, so that large positions turn alike.
 std::vector<float> rope_frequencies(const LlamaConfig& config) {
     const RopeConfig& rope = config.rope;
-    std::vector<float> frequencies(static_cast<std::size_t>(config.head_dim / 2));
-    const auto factor = static_cast<float>(rope.factor);
-    const auto low = static_cast<float>(rope.low_freq_factor),
-               high = static_cast<float>(rope.high_freq_factor);
-    const auto context = static_cast<float>(rope.original_max_positions);
-    for (std::size_t i = 0; i < frequencies.size(); ++i) {
-        const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
-        float frequency = 1.0f / static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
-        if (rope.scaling == RopeScaling::linear) frequency /= factor;
-        if (rope.scaling == RopeScaling::llama3) {
-            const float wavelength = static_cast<float>(2 * std::numbers::pi) / frequency;
-            if (wavelength > context / low) {
-                frequency /= factor;
-            } else if (!(wavelength < context / high)) {
-                const float smooth = (context / wavelength - low) / (high - low);
-                frequency = (1 - smooth) * frequency / factor + smooth * frequency;
-            }
+    const auto variant = [&] {
+        switch (rope.scaling) {
+            case RopeScaling::linear: return ops::RopeVariant::linear;
+            case RopeScaling::llama3: return ops::RopeVariant::llama3;
+            case RopeScaling::none: break;
         }
-        frequencies[i] = frequency;
-    }
-    return frequencies;
+        return ops::RopeVariant::plain;
+    }();
+    return ops::rope_frequencies("rope", {.variant = variant,
+                                          .d = config.head_dim,
+                                          .theta = rope.theta,
+                                          .factor = rope.factor,
+                                          .original_max_positions = rope.original_max_positions,
+                                          .low_freq_factor = rope.low_freq_factor,
+                                          .high_freq_factor = rope.high_freq_factor})
+        .inv_freq;
 }
 
 }  // namespace gpk::llm

@@ -18,7 +18,8 @@ struct Rope {
     double factor = 1.0;
 };
 
-// x: [tokens, heads, d]. `out` may be x.
+// x: [tokens, heads, d] or [batch, tokens, heads, d]. position: of the first token, as everywhere here, or of
+// each: int32 [tokens]. `out` may be x.
 Array rope(const Array& x, const Array& position, const Rope& rope, const Array* out = nullptr);
 
 // Writes k and v [tokens, kv_heads, d] into keys and values [kv_heads, capacity, d] at `position`; with

@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "model_support.hpp"
 #include "ops/attention.hpp"
+#include "ops/elementwise.hpp"
 
 namespace {
 
@@ -70,10 +71,39 @@ TEST(Rope, RotatesPartOfAHeadInPlaceAndReadsStrides) {
     }
 }
 
+// A batch, whose tokens have the same positions: each its own, or one after another.
+TEST(Rope, TurnsABatchByThePositionOfEachToken) {
+    constexpr std::int64_t batch = 2, tokens = 3, heads = 2, d = 8;
+    const auto freq = frequencies(d / 2);
+    const Array table = upload(freq, {d / 2});
+    const auto x = random_floats(batch * tokens * heads * d, 5);
+    const Array whole = upload(x, {batch, tokens, heads, d});
+    const std::vector<std::int32_t> positions = {11, 0, 70'000};
+    const auto each = download(ops::rope(whole, upload_ints(positions), {table}));
+    const auto running = download(ops::rope(whole, upload_ints({4}), {table}));
+    for (std::size_t row = 0; row < static_cast<std::size_t>(batch * tokens); ++row) {
+        const std::size_t length = heads * d;
+        const std::vector<float> part(x.begin() + long(row * length), x.begin() + long((row + 1) * length));
+        const auto at = [&](const auto& all) {
+            return std::vector(all.begin() + long(row * length), all.begin() + long((row + 1) * length));
+        };
+        const auto token = row % tokens;
+        EXPECT_LE(worst_error(at(each), reference(part, heads, d, positions[token], freq, 1)), 1e-6);
+        EXPECT_LE(worst_error(at(running), reference(part, heads, d, 4 + int(token), freq, 1)), 1e-6);
+    }
+    // Tokens first, as some models lay them: the batch's stride is the smaller one.
+    const Array turned = whole.transpose({1, 0, 2, 3});
+    const auto other = download(ops::rope(turned, upload_ints({4}), {table}));
+    const auto again =
+        download(ops::contiguous(ops::rope(ops::contiguous(turned), upload_ints({4}), {table})));
+    EXPECT_EQ(other, again);
+}
+
 TEST(Rope, RefusesWhatDoesNotFit) {
     const Array x = upload(random_floats(12, 1), {2, 1, 6}), table = upload({1, 1, 1}, {3});
     EXPECT_THROW(ops::rope(upload({1, 2, 3}, {1, 1, 3}), upload_ints({0}), {table}), Error);
-    EXPECT_THROW(ops::rope(x, upload_ints({0, 1}), {table}), Error);
+    EXPECT_THROW(ops::rope(x, upload_ints({0, 1, 2}), {table}), Error);
+    EXPECT_THROW(ops::rope(x.select(0, 0), upload_ints({0}), {table}), Error);
     EXPECT_THROW(ops::rope(x, upload({0}, {1}), {table}), Error);
     const Array long_table = upload({1, 1, 1, 1}, {4});
     EXPECT_THROW(ops::rope(x, upload_ints({0}), {long_table}), Error);

@@ -14,14 +14,15 @@ namespace {
 
 template <class T>
 void rope_host(const RopeParams& p) {
-    parallel_for(p.tokens, 1 + 4096 / (p.heads * p.d + 1), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t token = begin; token < end; ++token) {
-            const RopeAngles angles(p.table, static_cast<float>(*p.position + token));
-            for (std::int64_t head = 0; head < p.heads; ++head) {
-                rotate_head(static_cast<const T*>(p.x) + token * p.x_token_stride + head * p.x_head_stride,
-                            static_cast<T*>(p.y) + token * p.y_token_stride + head * p.y_head_stride, p.d,
-                            angles);
-            }
+    const std::int64_t rows = p.batch * p.tokens;
+    parallel_for(rows, 1 + 4096 / (p.heads * p.d + 1), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+            const std::int64_t batch = row / p.tokens, token = row % p.tokens;
+            const RopeAngles angles(p.table, rope_position(p, token));
+            const T* x = static_cast<const T*>(p.x) + batch * p.x_batch_stride + token * p.x_token_stride;
+            T* y = static_cast<T*>(p.y) + batch * p.y_batch_stride + token * p.y_token_stride;
+            for (std::int64_t head = 0; head < p.heads; ++head)
+                rotate_head(x + head * p.x_head_stride, y + head * p.y_head_stride, p.d, angles);
         }
     });
 }
