@@ -12,6 +12,7 @@ import pygpukit as gp
 from pygpukit.benchmark import __main__ as command
 from pygpukit.benchmark import compare, kernels, report, shapes
 from pygpukit.benchmark._measure import Row
+from pygpukit.benchmark.attention import Shape
 from pygpukit.benchmark.cases import Bench, Case, Goal, Judge, geometric_mean_row, measure_cases
 from pygpukit.benchmark.draws import Draw
 from pygpukit.benchmark.peers import NumpyPeer, find_peers
@@ -401,3 +402,39 @@ def test_a_trial_run(tmp_path, capsys):
 def test_groups_are_options():
     options = command._parser().parse_args([f"--{group}" for group in kernels.GROUPS])
     assert all(getattr(options, group) for group in kernels.GROUPS)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(2, 4, 4, 64, 64, 16, causal=True),
+        Shape(1, 4, 2, 1, 48, 16, causal=False),
+        Shape(1, 1, 1, 9, 40, 8, causal=True),
+    ],
+)
+def test_the_reference_of_attention(shape):
+    q, k, v = (array.astype("float64").to_numpy() for array in shape.inputs(Draw()))
+    k, v = (np.repeat(each, shape.heads // shape.kv_heads, axis=1) for each in (k, v))
+    scores = q @ k.transpose(0, 1, 3, 2) / shape.d**0.5
+    if shape.causal:
+        seen = np.tril(np.ones(scores.shape[2:], bool), shape.keys - shape.tokens)
+        scores = np.where(seen, scores, -np.inf)
+    weights = np.exp(scores)
+    whole = weights / weights.sum(-1, keepdims=True) @ v
+    q, k, v = (array.astype("float64").to_numpy() for array in shape.inputs(Draw()))
+    np.testing.assert_allclose(shape.reference(np, q, k, v), shape.rows(whole), rtol=1e-12)
+
+
+def test_a_peer_may_come_in_several_ways(one_us):
+    ways = {f"torch {way}": lambda np, x: lambda: x * 2 for way in ("flash", "cuDNN")}
+    found = bench([Steady("torch", 3.0)]).measure(double_case(peers={**ways, "cupy": None}))
+    assert found.ratios == {"torch flash": 3.0, "torch cuDNN": 3.0}
+    assert found.peer_errors == {"torch flash": 0.0, "torch cuDNN": 0.0}
+
+
+def test_what_is_checked_may_be_another_result(one_us):
+    case = double_case(
+        run=lambda x: x[:1], checked=lambda x: x * 2, peers={"torch": lambda np, x: lambda: x[:1]}
+    )
+    found = bench([Steady("torch", 3.0)]).measure(case)
+    assert (found.error, found.peer_errors, found.ratios) == (0.0, {}, {"torch": 3.0})

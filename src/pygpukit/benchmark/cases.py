@@ -62,7 +62,8 @@ class Goal:
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One figure. Functions get one set of inputs, as their library's arrays; those of a peer get its module
-    first. `work` and `moved` count what must be done: operations, and bytes read and written once."""
+    first, and return the call to be timed. A peer's name may say more after a space: "torch flash". `work`
+    and `moved` count what must be done: operations, and bytes read and written once."""
 
     group: str
     name: str
@@ -78,6 +79,7 @@ class Case:
     goals: tuple[Goal, ...] = ()
     needs: str = ""  # what the package must have: "nn.attention"
     rows_of: Function | None = None  # the part of a result that the reference computes
+    checked: Function | None = None  # ours, where the reference is not of what `run` gives; the peers are not
     tolerance: float | None = None
 
     def floor_us(self, limits: Limits) -> tuple[str, float] | None:
@@ -163,7 +165,8 @@ class Bench:
         part = case.rows_of or (lambda result: result)
         reference = case.reference(self.judge.space, *(self.judge.wide(array) for array in sets[0]))
         calls: dict[str, list[Any]] = {"pygpukit": [functools.partial(case.run, *each) for each in sets]}
-        error = self.judge.error(part(calls["pygpukit"][0]()), reference)
+        first = case.checked or case.run
+        error = self.judge.error(part(first(*sets[0])), reference)
         allowed = TOLERANCES[case.dtype] if case.tolerance is None else case.tolerance
         if not error <= allowed:
             raise ArithmeticError(f"wrong result: error {error:.2e}, at most {allowed:.0e} allowed")
@@ -171,16 +174,21 @@ class Bench:
         for name, function in case.own.items():
             timers[name] = self._timer(own_timer, [functools.partial(function, *each) for each in sets])
         errors, notes = {}, []
-        for peer in self.peers:
-            if peer.name not in case.peers:
+        here = {peer.name: peer for peer in self.peers}
+        for name, function in case.peers.items():
+            peer = here.get(name.split()[0])
+            if peer is None:
                 continue
             try:
-                make = functools.partial(case.peers[peer.name], peer.module)
+                make = functools.partial(function, peer.module)
                 runs = [make(*(peer.view(array) for array in each)) for each in sets]
-                errors[peer.name] = self.judge.error(part(runs[0]()), reference)
-                timers[peer.name] = self._timer(peer.timer, runs)
+                result = part(runs[0]())
+                if case.checked is None:
+                    errors[name] = self.judge.error(result, reference)
+                timers[name] = self._timer(peer.timer, runs)
             except Exception as reason:  # what a peer cannot do is no failure of ours
-                notes.append(f"{peer.name}: {type(reason).__name__}: {str(reason).splitlines()[0][:120]}")
+                what = (str(reason).splitlines() or [""])[0][:120]
+                notes.append(f"{name}: {type(reason).__name__}: {what}")
         return self._row(case, in_turns(timers, self.rounds), timers, error, errors, notes)
 
     def _row(

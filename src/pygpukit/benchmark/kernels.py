@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pygpukit as gp
 
-from . import memory_bound, products
+from . import attention, memory_bound, products
 from ._measure import Row
 from .cases import Bench, Case, Goal, Judge, geometric_mean_row, measure_cases
 from .limits import Limits
@@ -15,7 +15,8 @@ from .peers import find_peers
 GROUPS = {
     "gemm": "products of square matrices, and of those of three models",
     "gemv": "products of one token with a model's weights",
-    "memory": "copies, reductions, normalisation, gathers",
+    "attention": "attention of prompts, and of a decoded token over a cache",
+    "memory": "copies, reductions, normalisation, gathers, sampling",
 }
 _HOPPER = (9, 0)
 
@@ -52,7 +53,9 @@ class Suite:
         )
         small, large = ((64, 128), (256, 512)), ((256, 512, 1024), (2048, 4096, 8192))
         self._sizes = sizes or (small if quick else large)[self._on_gpu]
-        self._dtypes, self._seq_lens = dtypes, seq_lens
+        self._large = self._on_gpu and not quick
+        self._dtypes = dtypes
+        self._seq_lens = seq_lens or ((2048, 4096, 8192, 16384) if self._large else (64,))
 
     def _cases(self, group: str) -> Iterator[Case]:
         if group == "gemm":
@@ -60,6 +63,9 @@ class Suite:
             yield from products.of_models(self._quick, self._on_gpu)
         elif group == "gemv":
             yield from products.decode(self._quick, self._on_gpu)
+        elif group == "attention":
+            yield from attention.forward(self._seq_lens, *((32, 8192) if self._large else (2, 64)))
+            yield from attention.decode((512, 4096, 32768) if self._large else (48,))
         else:
             yield from memory_bound.cases(memory_bound.Sizes.of(self._on_gpu, self._quick))
 

@@ -76,7 +76,7 @@ class Limits:
     def _bytes(self) -> int:
         if self._quick:
             return 1 << 20
-        return 1 << 29 if self._on_gpu else 1 << 26
+        return 1 << 28 if self._on_gpu else 1 << 26  # of the rows of long arrays
 
     def _probe(self, name: str, x: gp.Array, y: gp.Array) -> dict[str, Timer]:
         if not (self._on_gpu and gp.is_nvrtc_available()):

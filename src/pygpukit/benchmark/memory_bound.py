@@ -154,6 +154,7 @@ def cases(sizes: Sizes) -> Iterator[Case]:
         goals=(Goal("copy", 0.97),),
     )
     yield from _normalisation(sizes)
+    yield from _sampling(sizes.vocabulary)
 
 
 def _erf(space: Any, x: Any) -> Any:
@@ -215,4 +216,46 @@ def _normalisation(sizes: Sizes) -> Iterator[Case]:
         lambda x, weight: gp.nn.rms_norm(x, weight, eps=1e-5),
         lambda _, x, weight: x / ((x * x).mean(-1)[..., None] + 1e-5) ** 0.5 * weight,
         lambda torch, x, weight: torch.nn.functional.rms_norm(x, (columns,), weight, eps=1e-5),
+    )
+
+
+def _sampling(vocabulary: int) -> Iterator[Case]:
+    def logits(draw: Draw) -> tuple[gp.Array, ...]:
+        return (draw.normal(1, vocabulary, dtype="float32"),)
+
+    def largest(space: Any, x: Any) -> Any:
+        return space.topk(x, 50)[0] if hasattr(space, "topk") else -space.sort(-x, -1)[..., :50]
+
+    def mean_of_draws(x: gp.Array) -> gp.Array:
+        """Of the logits that 2048 draws take: a sample's error is in how often it takes what."""
+        tokens = gp.nn.sample(gp.broadcast_to(x, (2048, vocabulary)).copy(), seed=7)
+        return gp.mean(gp.take(x, tokens))
+
+    yield Case(
+        "memory",
+        f"top-k 50 of {vocabulary} float32",
+        "float32",
+        logits,
+        lambda x: gp.nn.top_k(x, 50)[0],
+        largest,
+        moved=4.0 * vocabulary,
+        memory_limit="read",
+        peers={"torch": _call(lambda torch, x: torch.topk(x, 50)[0])},
+        goals=(Goal("torch", 5.0),),
+        needs="nn.top_k",
+    )
+    yield Case(
+        "memory",
+        f"softmax and sample of {vocabulary} float32",
+        "float32",
+        logits,
+        lambda x: gp.nn.sample(x, seed=7),
+        lambda space, x: (_softmax(space, x) * x).sum(),
+        moved=4.0 * vocabulary,
+        memory_limit="read",
+        peers={"torch": _call(lambda torch, x: torch.multinomial(torch.softmax(x, -1), 1))},
+        goals=(Goal("torch", 5.0),),
+        needs="nn.sample",
+        checked=mean_of_draws,
+        tolerance=0.1,  # 4.5 standard deviations
     )
