@@ -14,11 +14,13 @@ namespace gpk::python {
 
 namespace {
 
-nb::tuple frequencies(std::int64_t d, const std::string& variant, double theta, double factor,
-                      double original_max_positions, double sequence_length, double low_freq_factor,
-                      double high_freq_factor, double beta_fast, double beta_slow, bool truncate,
-                      double mscale, double mscale_all_dim, std::optional<double> attention_factor,
-                      std::vector<double> short_factor, std::vector<double> long_factor, DeviceArg device) {
+using Frequencies = nb::typed<nb::tuple, Array, double>;
+
+Frequencies frequencies(std::int64_t d, const std::string& variant, double theta, double factor,
+                        double original_max_positions, double sequence_length, double low_freq_factor,
+                        double high_freq_factor, double beta_fast, double beta_slow, bool truncate,
+                        double mscale, double mscale_all_dim, std::optional<double> attention_factor,
+                        std::vector<double> short_factor, std::vector<double> long_factor, DeviceArg device) {
     constexpr const char* kCall = "rope_frequencies";
     Device& on = read_device(device);
     const ops::RopeFrequencies made =
@@ -40,7 +42,7 @@ nb::tuple frequencies(std::int64_t d, const std::string& variant, double theta, 
                                       .long_factor = std::move(long_factor)});
     Array table = Array::empty(on, {static_cast<std::int64_t>(made.inv_freq.size())}, DType::float32);
     table.copy_from_host(made.inv_freq.data());
-    return nb::make_tuple(std::move(table), made.attention_factor);
+    return Frequencies(nb::make_tuple(std::move(table), made.attention_factor));
 }
 
 // The position of the first token, as a number.

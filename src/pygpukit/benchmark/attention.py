@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pygpukit as gp
 
-from .cases import Case, Function, Goal
+from .cases import Case, Function, Goal, op
 from .draws import Draw
 
 _CHECKED_ROWS = 16
@@ -73,10 +74,10 @@ def _torch(backend: str | None, causal: bool, grouped: bool) -> Function:
         )
         if backend is None:
             return attend
-        from torch.nn.attention import SDPBackend, sdpa_kernel
+        choice = importlib.import_module("torch.nn.attention")
 
         def call() -> Any:
-            with sdpa_kernel(getattr(SDPBackend, backend)):
+            with choice.sdpa_kernel(getattr(choice.SDPBackend, backend)):
                 return attend()
 
         return call
@@ -90,7 +91,7 @@ def _case(name: str, shape: Shape, peers: dict[str, Function], goals: tuple[Goal
         name,
         "bfloat16",
         shape.inputs,
-        functools.partial(_attend, shape.causal),
+        functools.partial(op("nn.attention"), causal=shape.causal),
         shape.reference,
         work=shape.flops,
         moved=shape.bytes,
@@ -101,10 +102,6 @@ def _case(name: str, shape: Shape, peers: dict[str, Function], goals: tuple[Goal
         rows_of=shape.rows,
         tolerance=_TOLERANCE,
     )
-
-
-def _attend(causal: bool, q: gp.Array, k: gp.Array, v: gp.Array) -> gp.Array:
-    return gp.nn.attention(q, k, v, causal=causal)
 
 
 def forward(seq_lens: Sequence[int], heads: int, tokens: int) -> Iterator[Case]:

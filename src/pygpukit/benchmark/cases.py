@@ -231,10 +231,19 @@ class Bench:
         return row
 
 
+def _find(path: str) -> Any:
+    return functools.reduce(getattr, path.split(".") if path else [], gp)
+
+
+def op(path: str) -> Function:
+    """What the package calls "nn.attention", found when it is called: a build may not have it."""
+    return lambda *arrays, **options: _find(path)(*arrays, **options)
+
+
 def has(path: str) -> bool:
     """Whether the package has "nn.attention"."""
     try:
-        functools.reduce(getattr, path.split(".") if path else [], gp)
+        _find(path)
     except AttributeError:
         return False
     return True

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
 
 import pygpukit as gp
 
-from .cases import Case, Function, Goal
+from .cases import Case, Function, Goal, op
 from .draws import Draw
 
 
@@ -197,7 +198,7 @@ def _normalisation(sizes: Sizes) -> Iterator[Case]:
         "softmax",
         "nn.softmax",
         0,
-        lambda x: gp.nn.softmax(x),
+        op("nn.softmax"),
         _softmax,
         lambda torch, x: torch.softmax(x, -1),
     )
@@ -205,7 +206,7 @@ def _normalisation(sizes: Sizes) -> Iterator[Case]:
         "layer norm",
         "nn.layer_norm",
         2,
-        lambda x, weight, bias: gp.nn.layer_norm(x, weight, bias),
+        op("nn.layer_norm"),
         _layer_norm,
         lambda torch, x, *weights: torch.nn.functional.layer_norm(x, (columns,), *weights, eps=1e-5),
     )
@@ -213,7 +214,7 @@ def _normalisation(sizes: Sizes) -> Iterator[Case]:
         "rms norm",
         "nn.rms_norm",
         1,
-        lambda x, weight: gp.nn.rms_norm(x, weight, eps=1e-5),
+        functools.partial(op("nn.rms_norm"), eps=1e-5),
         lambda _, x, weight: x / ((x * x).mean(-1)[..., None] + 1e-5) ** 0.5 * weight,
         lambda torch, x, weight: torch.nn.functional.rms_norm(x, (columns,), weight, eps=1e-5),
     )
@@ -228,7 +229,7 @@ def _sampling(vocabulary: int) -> Iterator[Case]:
 
     def mean_of_draws(x: gp.Array) -> gp.Array:
         """Of the logits that 2048 draws take: a sample's error is in how often it takes what."""
-        tokens = gp.nn.sample(gp.broadcast_to(x, (2048, vocabulary)).copy(), seed=7)
+        tokens = op("nn.sample")(gp.broadcast_to(x, (2048, vocabulary)).copy(), seed=7)
         return gp.mean(gp.take(x, tokens))
 
     yield Case(
@@ -236,7 +237,7 @@ def _sampling(vocabulary: int) -> Iterator[Case]:
         f"top-k 50 of {vocabulary} float32",
         "float32",
         logits,
-        lambda x: gp.nn.top_k(x, 50)[0],
+        lambda x: op("nn.top_k")(x, 50)[0],
         largest,
         moved=4.0 * vocabulary,
         memory_limit="read",
@@ -249,7 +250,7 @@ def _sampling(vocabulary: int) -> Iterator[Case]:
         f"softmax and sample of {vocabulary} float32",
         "float32",
         logits,
-        lambda x: gp.nn.sample(x, seed=7),
+        functools.partial(op("nn.sample"), seed=7),
         lambda space, x: (_softmax(space, x) * x).sum(),
         moved=4.0 * vocabulary,
         memory_limit="read",
