@@ -24,4 +24,5 @@ NB_MODULE(_native, m) {
     bind_partition(m);
     bind_pacing(m);
     bind_rope(m);
+    bind_conv1d(m);
 }
