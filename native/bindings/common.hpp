@@ -40,6 +40,7 @@ void bind_benchmark(nb::module_& m);
 void bind_partition(nb::module_& m);
 void bind_pacing(nb::module_& m);
 void bind_rope(nb::module_& m);
+void bind_lstm(nb::module_& m);
 void bind_conv1d(nb::module_& m);
 
 // A dtype as Python sees it: one object each, so `a.dtype is gp.float32` holds.

@@ -24,5 +24,6 @@ NB_MODULE(_native, m) {
     bind_partition(m);
     bind_pacing(m);
     bind_rope(m);
+    bind_lstm(m);
     bind_conv1d(m);
 }

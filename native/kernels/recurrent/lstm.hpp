@@ -1,0 +1,29 @@
+// lstm: one step of a long short-term memory (Hochreiter & Schmidhuber 1997), with PyTorch's gates i, f, g,
+// o: c = sigmoid(f) c + sigmoid(i) tanh(g), h = sigmoid(o) tanh(c).
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.hpp"
+#include "runtime/kernel.hpp"
+
+namespace gpk::kernels {
+
+struct LstmParams {
+    const void* x_gates;  // [batch, 4, hidden], without gaps: what the input and the biases add to the gates
+    const void* h_gates;  // the same of the last step's h; null: the kernel computes it from the two below
+    const void* weight;   // [4, hidden, hidden], without gaps
+    const void* h;        // [batch, hidden] of the last step
+    float* c;             // [batch, hidden], without gaps; becomes this step's
+    void* y;              // [batch, hidden]: this step's h
+    std::int64_t batch, hidden;
+    std::int64_t h_stride, y_stride;  // elements from row to row
+    std::int32_t vectorized;          // rows of weight and h suit accesses of 16 bytes
+};
+
+// So many rows of the batch share what is read of the weight; times four gates, a value for each lane.
+inline constexpr int kLstmRows = 8;
+
+const Kernel& lstm(DType dtype);
+
+}  // namespace gpk::kernels
