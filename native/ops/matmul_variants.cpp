@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "kernels/gemm/gemm.hpp"
+#include "kernels/gemm/gemm_float32.hpp"
+#include "kernels/gemm/gemm_float64.hpp"
 #include "kernels/gemm/gemm_mma.hpp"
 #include "kernels/gemm/gemv.hpp"
 
@@ -62,6 +64,23 @@ LaunchConfig columns_config(const GemmVariant& variant, const GemmProblem& p, in
             .block = {kGemvChunks, kGemvThreads / kGemvChunks}};
 }
 
+LaunchConfig float32_config(const GemmVariant&, const GemmProblem& p, int) {
+    const std::int64_t blocks = ceil_div(p.m, kGemmFloat32Rows) * ceil_div(p.n, kGemmFloat32Columns);
+    return {.grid = {static_cast<std::uint32_t>(blocks), batch_blocks(p)},
+            .block = {kGemmFloat32Threads},
+            .shared_bytes = kGemmFloat32SharedBytes};
+}
+
+LaunchConfig float64_config(const GemmVariant& variant, const GemmProblem& p, int) {
+    return {.grid = {static_cast<std::uint32_t>(tiles(variant, p)), batch_blocks(p)},
+            .block = {kGemmFloat64Threads},
+            .shared_bytes = kGemmFloat64SharedBytes};
+}
+
+BlockPart float32_part(const GemmVariant&, const LaunchConfig&) {
+    return {kGemmFloat32Rows, kGemmFloat32Columns};
+}
+
 BlockPart tile_part(const GemmVariant& variant, const LaunchConfig&) { return {variant.tile, variant.tile}; }
 
 // The warps that share a group of columns divide k: how many they are must stay as it is.
@@ -104,7 +123,7 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
      .tile = tile_,                                     \
      .alignment_bytes = 16,                             \
      .tf32 = is_tf32,                                   \
-     .fills_device = tile_ == 128}
+     .least_fill = tile_ == 128 ? 1.0f : 0.0f}
 #define GPK_MMAS(prefix, dtype, is_tf32)                                 \
     GPK_MMA(prefix##_128_kk, dtype, kAlongK, kAlongK, 128, is_tf32),     \
         GPK_MMA(prefix##_128_kn, dtype, kAlongK, kAcross, 128, is_tf32), \
@@ -112,6 +131,15 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
         GPK_MMA(prefix##_128_mn, dtype, kAcross, kAcross, 128, is_tf32), \
         GPK_MMA(prefix##_64_kk, dtype, kAlongK, kAlongK, 64, is_tf32),   \
         GPK_MMA(prefix##_64_kn, dtype, kAlongK, kAcross, 64, is_tf32)
+#define GPK_FLOAT32(symbol, a_, b_)               \
+    {.kernel = kernel<GemmFloat32Kernel::symbol>, \
+     .dtype = DType::float32,                     \
+     .a = a_,                                     \
+     .b = b_,                                     \
+     .config = float32_config,                    \
+     .part = float32_part,                        \
+     .alignment_bytes = 16,                       \
+     .least_fill = 0.6f}
 #define GPK_GEMM(symbol, dtype_, tile_)    \
     {.kernel = kernel<GemmKernel::symbol>, \
      .dtype = dtype_,                      \
@@ -119,8 +147,7 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
      .b = kAny,                            \
      .config = gemm_config,                \
      .part = tile_part,                    \
-     .tile = tile_,                        \
-     .fills_device = tile_ == 128}
+     .tile = tile_}
 
 constexpr GemmVariant kVariants[] = {
     GPK_GEMV(bfloat16),
@@ -129,8 +156,19 @@ constexpr GemmVariant kVariants[] = {
     GPK_MMAS(gemm_mma_bfloat16, DType::bfloat16, false),
     GPK_MMAS(gemm_mma_float16, DType::float16, false),
     GPK_MMAS(gemm_mma_tf32, DType::float32, true),
-    GPK_GEMM(gemm_float32_128, DType::float32, 128),
+    GPK_FLOAT32(gemm_float32_kk, kAlongK, kAlongK),
+    GPK_FLOAT32(gemm_float32_kn, kAlongK, kAcross),
+    GPK_FLOAT32(gemm_float32_mn, kAcross, kAcross),
+    GPK_FLOAT32(gemm_float32_any, kAny, kAny),
     GPK_GEMM(gemm_float32_64, DType::float32, 64),
+    {.kernel = gemm_float64,
+     .dtype = DType::float64,
+     .a = kAny,
+     .b = kAny,
+     .config = float64_config,
+     .part = tile_part,
+     .tile = kGemmFloat64Tile,
+     .least_fill = 0.6f},
     GPK_GEMM(gemm_float64_64, DType::float64, 64),
     GPK_GEMM(gemm_float16_64, DType::float16, 64),
     GPK_GEMM(gemm_bfloat16_64, DType::bfloat16, 64),
@@ -154,6 +192,14 @@ bool layout_fits(GemmLayout layout, const GemmVariant& variant, const void* star
     const bool pitch = along_k ? lines <= 1 || aligned(line_stride) : k <= 1 || aligned(k_stride);
     return contiguous && pitch && reinterpret_cast<std::uintptr_t>(start) % variant.alignment_bytes == 0 &&
            std::all_of(batch_strides, batch_strides + batch_rank, aligned);
+}
+
+// How much of the multiprocessors the problem's blocks fill, one each.
+double fills(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
+    if (variant.least_fill == 0) return 1;
+    const BlockPart part = variant.part(variant, variant.config(variant, p, multiprocessors));
+    return static_cast<double>(ceil_div(p.m, part.rows) * ceil_div(p.n, part.columns) * p.batches) /
+           multiprocessors;
 }
 
 }  // namespace
@@ -199,7 +245,7 @@ bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, Matm
 GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision, int multiprocessors) {
     const GemmProblem swapped = transposed(p);
     for (const GemmVariant& variant : kVariants) {
-        if (variant.fills_device && tiles(variant, p) * p.batches < multiprocessors) continue;
+        if (fills(variant, p, multiprocessors) < variant.least_fill) continue;
         if (can_run(variant, p, dtype, precision)) return {&variant, p};
         if (can_run(variant, swapped, dtype, precision)) return {&variant, swapped};
     }

@@ -32,11 +32,11 @@ struct GemmVariant {
     LaunchConfig (*config)(const GemmVariant&, const GemmProblem&, int multiprocessors);
     // Of a launch of this configuration; max_m rows where a block makes all of them.
     BlockPart (*part)(const GemmVariant&, const LaunchConfig&);
-    int tile = 0;               // of c, in rows and columns; 0 where a block makes whole columns
-    int max_m = 0;              // 0: any
-    int alignment_bytes = 1;    // of a, b, their batches, and their strides other than 1
-    bool tf32 = false;          // only where the caller allows it
-    bool fills_device = false;  // worth it only with a block for each multiprocessor
+    int tile = 0;             // of c, in rows and columns; 0 where a block makes whole columns
+    int max_m = 0;            // 0: any
+    int alignment_bytes = 1;  // of a, b, their batches, and their strides other than 1
+    bool tf32 = false;        // only where the caller allows it
+    float least_fill = 0;     // worth it only with blocks for so much of the multiprocessors
 };
 
 // Fastest first; for every dtype the last one takes any problem.
@@ -51,7 +51,7 @@ GemmProblem transposed(const GemmProblem& p);
 // `dtype` as the table has it.
 DType gemm_dtype(DType dtype);
 
-// Whether the variant gives the right result. (fills_device is about speed and not asked.)
+// Whether the variant gives the right result. (least_fill is about speed and not asked.)
 bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, MatmulPrecision precision);
 
 struct GemmChoice {

@@ -167,8 +167,8 @@ TEST(Slices, KeepABlockForEachSm) {
     const auto governor = std::make_shared<Asking>(1);
     const StreamScope scope(governed(target.device, governor));
     const Array a = Array::empty(target.device, {1024, 16}, DType::float32);
-    const Array b = Array::empty(target.device, {16, 512}, DType::float32);
-    ops::matmul(a, b);  // 8 x 4 tiles of 128
+    const Array b = Array::empty(target.device, {16, 1024}, DType::float32);
+    ops::matmul(a, b);  // 8 x 4 tiles of 128 x 256
     EXPECT_EQ(governor->allowed, 8);
     EXPECT_EQ(governor->launches, 1);
     ops::matmul(Array::empty(target.device, {8, 16}, DType::float32), b);
@@ -257,7 +257,7 @@ Meeting meet(const SliceConfig& slicing) {
             array.copy_from_host(numbers.data());
             return array;
         };
-        const Array a = matrix(1024, 256, 1), b = matrix(256, 1024, 2);
+        const Array a = matrix(1024, 128, 1), b = matrix(128, 2048, 2);
         ops::matmul(a, b);
         stream->synchronize();  // its time is known from here on
         const std::uint64_t before = engine->stats().launches;
@@ -301,7 +301,7 @@ TEST(Slices, OfAPartition) {
     const auto partition =
         manager.create("sliced", "", PartitionLimits().qos(QosClass::best_effort).slicing({kUs}));
     const Array a = Array::empty(target.device, {1024, 64}, DType::float32);
-    const Array b = Array::empty(target.device, {64, 512}, DType::float32);
+    const Array b = Array::empty(target.device, {64, 1024}, DType::float32);
     target.device.synchronize();
     const auto task = Tenant::create({.name = "task", .shown = false}, partition->tenant());
     const auto launches = [&](const std::shared_ptr<Stream>& stream) {
@@ -323,7 +323,7 @@ TEST(Slices, OfAPartition) {
 
 // Each launch of a sliced product fails in turn: nothing leaks, and the next product is right.
 TEST(Slices, MayFail) {
-    TestDevice target({.multiprocessors = 4});
+    TestDevice target({.multiprocessors = 2});
     std::weak_ptr<KernelPacingEngine> gone;
     {
         const auto engine =

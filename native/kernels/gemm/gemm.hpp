@@ -1,4 +1,5 @@
-// gemm: matrix products on the ordinary arithmetic units, for every element type and any strides.
+// gemm: matrix products on the ordinary arithmetic units, for every element type and any strides. What other
+// kernels of this folder do faster is theirs; this one takes the rest.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,6 @@ class Kernel;
 
 // X(symbol, element type, tile): a block makes a tile x tile part of c.
 #define GPK_GEMM_KERNELS(X)                \
-    X(gemm_float32_128, float, 128)        \
     X(gemm_float32_64, float, 64)          \
     X(gemm_float64_64, double, 64)         \
     X(gemm_float16_64, gpk::float16, 64)   \
