@@ -163,10 +163,16 @@ def test_what_a_peer_cannot_do_is_noted(one_us):
 
 
 def test_inputs_rotate_past_the_cache(one_us):
+    def count(measured, **changes):
+        inputs, prepared = measured._sets(double_case(**changes), Draw())
+        assert len(inputs) == len(prepared)
+        return len(inputs)
+
     measured = bench(cache_bytes=10_000)
-    assert len(measured._sets(double_case(), Draw())) == 8  # 4000 bytes each, three times the cache
-    assert len(measured._sets(double_case(inputs=lambda draw: (gp.zeros(0),)), Draw())) == 64
-    assert len(bench()._sets(double_case(), Draw())) == 1
+    assert count(measured) == 8  # 4000 bytes each, three times the cache
+    assert count(measured, inputs=lambda draw: (gp.zeros(0),)) == 64
+    assert count(measured, prepare=lambda x: (x[:500],)) == 15
+    assert count(bench()) == 1
 
 
 def test_every_set_is_used(one_us):
@@ -438,3 +444,17 @@ def test_what_is_checked_may_be_another_result(one_us):
     )
     found = bench([Steady("torch", 3.0)]).measure(case)
     assert (found.error, found.peer_errors, found.ratios) == (0.0, {}, {"torch": 3.0})
+
+
+def test_what_is_prepared_is_no_part_of_the_call(one_us):
+    case = double_case(
+        prepare=lambda x: (x * 2,),
+        run=lambda y: y * 1,
+        referred=lambda x: (x * 2,),
+        reference=lambda _, y: y,
+        work=1e6,
+        by_bytes=True,
+    )
+    found = bench().measure(case)
+    assert found.error == 0
+    assert (found.rate, found.rate_unit) == (pytest.approx(8.0), "GB/s")

@@ -79,6 +79,9 @@ class Case:
     goals: tuple[Goal, ...] = ()
     needs: str = ""  # what the package must have: "nn.attention"
     rows_of: Function | None = None  # the part of a result that the reference computes
+    prepare: Function | None = None  # makes what `run` gets of the inputs, before the time
+    referred: Function | None = None  # makes what `reference` gets of them, where that is not the inputs
+    by_bytes: bool = False  # the rate is that of the bytes moved, though there is work too
     checked: Function | None = None  # ours, where the reference is not of what `run` gives; the peers are not
     tolerance: float | None = None
 
@@ -144,11 +147,16 @@ class Bench:
     cache_bytes: int = 0  # inputs rotate past it
     judged: bool = False  # whether goals can be met here
 
-    def _sets(self, case: Case, draw: Draw) -> list[tuple[gp.Array, ...]]:
-        first = case.inputs(draw)
-        size = sum(array.nbytes for array in first)
-        count = max(1, min(64, -(-3 * self.cache_bytes // max(size, 1))))
-        return [first, *(case.inputs(draw) for _ in range(count - 1))]
+    def _sets(self, case: Case, draw: Draw) -> tuple[list[tuple[gp.Array, ...]], list[tuple[Any, ...]]]:
+        """Inputs, and what `run` gets of them."""
+        prepare = case.prepare or (lambda *arrays: arrays)
+        inputs = [case.inputs(draw)]
+        prepared = [prepare(*inputs[0])]
+        size = sum(each.nbytes for each in prepared[0])
+        for _ in range(min(64, -(-3 * self.cache_bytes // max(size, 1))) - 1):
+            inputs.append(case.inputs(draw))
+            prepared.append(prepare(*inputs[-1]))
+        return inputs, prepared
 
     def _timer(self, make: Callable[[Sequence[Any], int], Timer], calls: list[Any]) -> Timer:
         count = repetitions(
@@ -161,16 +169,17 @@ class Bench:
 
     def measure(self, case: Case) -> Row:
         draw = Draw()
-        sets = self._sets(case, draw)
+        sets, prepared = self._sets(case, draw)
         part = case.rows_of or (lambda result: result)
-        reference = case.reference(self.judge.space, *(self.judge.wide(array) for array in sets[0]))
-        calls: dict[str, list[Any]] = {"pygpukit": [functools.partial(case.run, *each) for each in sets]}
+        referred = case.referred(*sets[0]) if case.referred else sets[0]
+        reference = case.reference(self.judge.space, *(self.judge.wide(array) for array in referred))
         first = case.checked or case.run
-        error = self.judge.error(part(first(*sets[0])), reference)
+        error = self.judge.error(part(first(*prepared[0])), reference)
         allowed = TOLERANCES[case.dtype] if case.tolerance is None else case.tolerance
         if not error <= allowed:
             raise ArithmeticError(f"wrong result: error {error:.2e}, at most {allowed:.0e} allowed")
-        timers: dict[str, Timer] = {"pygpukit": self._timer(own_timer, calls["pygpukit"])}
+        own = [functools.partial(case.run, *each) for each in prepared]
+        timers: dict[str, Timer] = {"pygpukit": self._timer(own_timer, own)}
         for name, function in case.own.items():
             timers[name] = self._timer(own_timer, [functools.partial(function, *each) for each in sets])
         errors, notes = {}, []
@@ -202,6 +211,7 @@ class Bench:
     ) -> Row:
         own = times.pop("pygpukit")
         us = statistics.median(own)
+        by_bytes = case.by_bytes or not case.work
         row = Row(
             f"{case.group} {case.name}",
             us,
@@ -211,8 +221,8 @@ class Bench:
             error,
             {name: statistics.median(each) / us for name, each in times.items()},
             group=case.group,
-            rate=case.work / us / 1e6 if case.work else case.moved / us / 1e3,
-            rate_unit="TFLOPS" if case.work else "GB/s",
+            rate=case.moved / us / 1e3 if by_bytes else case.work / us / 1e6,
+            rate_unit="GB/s" if by_bytes else "TFLOPS",
             peer_errors=errors,
             timing=timers["pygpukit"].how,
             note="; ".join(notes) or None,

@@ -9,7 +9,7 @@ from typing import Any
 import pygpukit as gp
 
 from . import shapes
-from .cases import Case, Goal
+from .cases import Case, Goal, op
 from .draws import Draw
 from .library_products import library_products
 
@@ -89,6 +89,7 @@ def product(group: str, name: str, of: Matrices, goals: tuple[Goal, ...] = (), l
         peers=dict(library_products(of.dtype)),
         goals=goals,
         rows_of=of.rows,
+        by_bytes=limit == "read" and group == "gemv",
     )
 
 
@@ -123,8 +124,61 @@ def of_models(quick: bool, on_gpu: bool) -> Iterator[Case]:
             yield _linear("shapes", each, (Goal("peers", 0.93),), "read" if each.m < each.k else "copy")
 
 
+@dataclasses.dataclass(frozen=True)
+class Quantized:
+    """A weight that gp.nn.quantize makes of a bfloat16 one, and how many bits of it are read."""
+
+    format: str
+    bits: float
+    bound: float | None  # how many times as fast as our own product in bfloat16 it is to be
+
+    def prepare(self, x: gp.Array, weight: gp.Array) -> tuple[gp.Array, Any]:
+        return x, op("nn.quantize")(weight, self.format)
+
+    def referred(self, x: gp.Array, weight: gp.Array) -> tuple[gp.Array, gp.Array]:
+        """The error is that of the product; that of the format is another matter."""
+        return x, op("nn.quantize")(weight, self.format).dequantize("float32")
+
+
+QUANTIZED = (
+    Quantized("int8", 8, 1.8),
+    Quantized("int4", 4 + 16 / 128, 3.2),  # a bfloat16 scale for 128 weights
+    Quantized("fp8", 8, None),
+    Quantized("nvfp4", 4 + 8 / 16, None),
+)
+
+
+def _weight_only(each: shapes.Product, weight: Quantized) -> Case:
+    matrices = Matrices(each.m, each.n, each.k, "bfloat16", transposed=True)
+
+    def inputs(draw: Draw) -> tuple[gp.Array, gp.Array]:
+        x, transposed = matrices.inputs(draw)
+        return x, transposed.T
+
+    return Case(
+        "gemv",
+        f"{weight.format} weight {each.model} {each.layer} {each.m}x{each.n}x{each.k}",
+        "bfloat16",
+        inputs,
+        op("nn.linear"),
+        lambda space, x, w: space.matmul(x, w.T),
+        work=matrices.flops,
+        moved=each.n * each.k * weight.bits / 8 + 2.0 * each.m * (each.k + each.n),
+        memory_limit="read",
+        own={"own bfloat16": lambda x, w: gp.matmul(x, w.T)},
+        goals=(Goal("own bfloat16", weight.bound),) if weight.bound is not None else (),
+        needs="nn.quantize",
+        prepare=weight.prepare,
+        referred=weight.referred,
+        by_bytes=True,
+    )
+
+
 def decode(quick: bool, on_gpu: bool) -> Iterator[Case]:
     for each in shapes.DECODE:
         if _affordable(each, quick, on_gpu):
             goals = (Goal("limit", 0.9),) if each.n * each.k * 2 >= 50e6 else ()
             yield _linear("gemv", each, goals, "read")
+    for each in shapes.DECODE[:1] if on_gpu and not quick else shapes.DECODE[-2:-1]:
+        for weight in QUANTIZED:
+            yield _weight_only(each, weight)
