@@ -36,6 +36,7 @@ constexpr int kOverlapDriver = 12030;
 struct LoadedFunction {
     CUfunction function = nullptr;
     bool may_overlap = false;  // with its predecessor on the stream
+    bool one_struct = false;   // is its only parameter: prebuilt kernels
     bool library = false;      // cuBLASLt's product, which launches by itself
 };
 
@@ -498,6 +499,7 @@ FunctionHandle CudaDriver::function(const KernelDef& def) {
         GPK_CALL(cuFuncSetAttribute, loaded->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                  static_cast<int>(shared_bytes));
     }
+    loaded->one_struct = def.waits_for_predecessor;
     // What the driver compiled from older PTX has no griddepcontrol in it, and would not wait.
     loaded->may_overlap = overlap_ && def.waits_for_predecessor &&
                           function_attribute(loaded->function, CU_FUNC_ATTRIBUTE_PTX_VERSION) >= 90 &&
@@ -549,10 +551,15 @@ void CudaDriver::launch(StreamHandle stream, FunctionHandle function, const Laun
     const CUlaunchConfig launch = {config.grid.x,  config.grid.y,  config.grid.z,       config.block.x,
                                    config.block.y, config.block.z, config.shared_bytes, stream_of(stream),
                                    attributes,     count};
+    // A struct with tensor maps is aligned to 64 bytes, and begins later than the parameters do: only the
+    // driver knows where. What the host packed it takes as it is.
+    void* one[] = {const_cast<void*>(params)};
     void* extra[] = {reinterpret_cast<void*>(CU_LAUNCH_PARAM_BUFFER_POINTER), const_cast<void*>(params),
                      reinterpret_cast<void*>(CU_LAUNCH_PARAM_BUFFER_SIZE), &params_bytes,
                      reinterpret_cast<void*>(CU_LAUNCH_PARAM_END)};
-    GPK_CALL(cuLaunchKernelEx, &launch, loaded.function, nullptr, params_bytes == 0 ? nullptr : extra);
+    const bool any = params_bytes > 0, whole = loaded.one_struct;
+    GPK_CALL(cuLaunchKernelEx, &launch, loaded.function, any && whole ? one : nullptr,
+             any && !whole ? extra : nullptr);
 }
 
 TensorMap CudaDriver::tensor_map(const TensorMapDef& def) {

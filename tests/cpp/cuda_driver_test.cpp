@@ -38,6 +38,7 @@ struct Pretend {
     CUlaunchConfig launched{};
     std::vector<CUlaunchAttribute> attributes;
     std::string params;
+    const void* whole = nullptr;  // the struct of a launch that has one
     int retained = 0, modules = 0, graphs = 0, execs = 0;
     int shared_opt_in = 0;
     int virtual_memory = 1;
@@ -144,7 +145,8 @@ CudaApi pretend_api() {
     };
     api.cuLaunchKernelEx = [](const CUlaunchConfig* config, CUfunction, void** params, void** extra) {
         ANSWER("launch");
-        EXPECT_EQ(params, nullptr);
+        pretend->whole = params == nullptr ? nullptr : params[0];
+        EXPECT_TRUE(params == nullptr || extra == nullptr);
         pretend->launched = *config;
         pretend->attributes.assign(config->attrs, config->attrs + config->numAttrs);
         pretend->params.clear();
@@ -382,7 +384,8 @@ TEST_F(CudaDriverTest, LaunchPacksParametersAndAttributes) {
     EXPECT_EQ(state.modules, 1);
     const char params[] = "parameters";
     gpu->launch(stream, function, {{2, 3, 4}, {5, 6, 7}, 100, 4}, params, sizeof(params));
-    EXPECT_EQ(state.params, std::string(params, sizeof(params)));
+    // One struct, which may be aligned to more than the parameters' beginning is.
+    EXPECT_EQ(state.whole, params);
     EXPECT_EQ(state.launched.gridDimZ, 4u);
     EXPECT_EQ(state.launched.blockDimX, 5u);
     EXPECT_EQ(state.launched.sharedMemBytes, 100u);
@@ -394,6 +397,12 @@ TEST_F(CudaDriverTest, LaunchPacksParametersAndAttributes) {
     EXPECT_EQ(state.attributes[1].value.programmaticStreamSerializationAllowed, 1);
     gpu->launch(stream, function, {}, nullptr, 0);
     EXPECT_EQ(state.params, "");
+    EXPECT_EQ(state.whole, nullptr);
+    def.waits_for_predecessor = false;
+    def.name = "of a user";
+    gpu->launch(stream, gpu->function(def), {}, params, sizeof(params));
+    EXPECT_EQ(state.params, std::string(params, sizeof(params)));
+    EXPECT_EQ(state.whole, nullptr);
 }
 
 TEST_F(CudaDriverTest, OnlyWhatWaitsMayOverlap) {
