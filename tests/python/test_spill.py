@@ -38,7 +38,9 @@ def test_eight_times_the_device():
     assert stats["spilled_bytes"] <= stats["disk_bytes"] <= 64 * BLOCK
     assert stats["evicted_bytes"] >= 28 * BLOCK
     line = next(
-        each for each in gp.metrics().splitlines() if each.startswith("pygpukit_memory_spilled_bytes{")
+        each
+        for each in gp.metrics().splitlines()
+        if each.startswith("pygpukit_memory_spilled_bytes{") and f'device="{gp.device().name}"' in each
     )
     assert int(line.split()[-1]) == stats["spilled_bytes"]
     for _ in range(2):
