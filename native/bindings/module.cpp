@@ -23,6 +23,7 @@ NB_MODULE(_native, m) {
     bind_benchmark(m);
     bind_partition(m);
     bind_pacing(m);
+    bind_sampling(m);
     bind_rope(m);
     bind_lstm(m);
     bind_conv1d(m);

@@ -11,3 +11,5 @@ from ._native import conv1d as conv1d
 from ._native import lstm as lstm
 from ._native import rope as rope
 from ._native import rope_frequencies as rope_frequencies
+from ._native import sample as sample
+from ._native import top_k as top_k

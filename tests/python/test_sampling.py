@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+import pygpukit as gp
+from support import np_dtype
+
+
+def test_sample_gives_int32_tokens_and_repeats():
+    rng = np.random.default_rng(1)
+    logits = gp.asarray(rng.standard_normal((4, 1000)).astype(np.float32) * 3)
+    first = gp.nn.sample(logits, temperature=0.8, top_k=50, top_p=0.9, min_p=0.01, seed=7, step=3)
+    assert first.dtype is gp.int32
+    assert first.shape == (4,)
+    again = gp.nn.sample(logits, temperature=0.8, top_k=50, top_p=0.9, min_p=0.01, seed=7, step=3)
+    assert first.to_numpy().tolist() == again.to_numpy().tolist()
+    draws = {
+        tuple(gp.nn.sample(logits, temperature=0.8, seed=7, step=step).to_numpy().tolist())
+        for step in range(8)
+    }
+    assert len(draws) > 4
+
+
+def test_greedy_is_argmax():
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((3, 5, 333)).astype(np.float32)
+    assert gp.nn.sample(gp.asarray(x), temperature=0).to_numpy().tolist() == x.argmax(-1).tolist()
+
+
+def test_sample_keeps_to_the_nucleus():
+    p = np.array([0.4, 0.3, 0.2, 0.1], np.float32)
+    logits = gp.asarray(np.tile(np.log(p), (2000, 1)))
+    for top_p, kept in [(0.39, 1), (0.6, 2), (0.75, 3), (1.0, 4)]:
+        tokens = gp.nn.sample(logits, top_p=top_p, seed=1).to_numpy()
+        counts = np.bincount(tokens, minlength=4)[:kept]
+        assert counts.sum() == 2000
+        np.testing.assert_allclose(counts / 2000, p[:kept] / p[:kept].sum(), atol=0.04)
+
+
+def test_position_moves_the_draw():
+    logits = gp.asarray(np.zeros((1, 100), np.float32))
+    position = gp.asarray(np.array([5], np.int32))
+    moved = gp.nn.sample(logits, seed=1, step=2, position=position)
+    assert moved.to_numpy().tolist() == gp.nn.sample(logits, seed=1, step=7).to_numpy().tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_top_k(dtype):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((2, 3, 700)).astype(np_dtype(dtype))
+    values, indices = gp.nn.top_k(gp.asarray(x), 20)
+    expected = np.argsort(-x.astype(np.float64), axis=-1, kind="stable")[..., :20]
+    assert indices.to_numpy().tolist() == expected.tolist()
+    assert (values.to_numpy() == np.take_along_axis(x, expected, -1)).all()
+
+
+def test_errors():
+    x = gp.asarray(np.zeros((2, 5), np.float32))
+    with pytest.raises(gp.InvalidValueError, match="top_p"):
+        gp.nn.sample(x, top_p=0)
+    with pytest.raises(gp.InvalidValueError, match="'k'"):
+        gp.nn.top_k(x, 6)
+    with pytest.raises(gp.InvalidTypeError):
+        gp.nn.sample(gp.asarray(np.zeros(5, np.int32)))
