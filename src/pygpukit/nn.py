@@ -7,8 +7,11 @@ They take and give arrays, and hold no state.
 
 from __future__ import annotations
 
+from ._native import QuantizedWeight as QuantizedWeight
 from ._native import conv1d as conv1d
+from ._native import linear as linear
 from ._native import lstm as lstm
+from ._native import quantize as quantize
 from ._native import rope as rope
 from ._native import rope_frequencies as rope_frequencies
 from ._native import sample as sample

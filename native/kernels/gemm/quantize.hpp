@@ -1,0 +1,91 @@
+// quantize_scales, quantize_codes: a quantised weight (quantized.hpp) from one of float32, float16 or
+// bfloat16. dequantize: back, or a part of its rows.
+#pragma once
+
+#include "base/dtype.hpp"
+#include "kernels/gemm/quantized.hpp"
+#include "runtime/kernel.hpp"
+
+namespace gpk::kernels {
+
+struct QuantizeParams {
+    const void* weight;    // [n, k]
+    const float* largest;  // [1]: the largest magnitude of the tensor, for one scale for all (fp8); or null
+    QuantLayout w;         // written: scales and zeros by quantize_scales, data by quantize_codes
+};
+
+struct DequantizeParams {
+    QuantLayout w;
+    void* out;  // [rows, k]
+    std::int64_t first_row, rows;
+};
+
+const Kernel& quantize_scales(DType dtype);  // a warp for each row and group of it; padding rows too
+const Kernel& quantize_codes(DType dtype);   // a thread for each 16 bytes of data
+const Kernel& dequantize(DType dtype);       // a thread for each 16 bytes of data of these rows
+
+inline constexpr int kQuantizeThreads = 256;
+
+// Weights along k that share a scale.
+GPK_HD constexpr std::int64_t quant_scale_length(const QuantLayout& w) {
+    return w.format == QuantFormat::int4 ? w.group : w.format == QuantFormat::nvfp4 ? kNvfp4Block : w.k;
+}
+// Scales of a row. nvfp4 has whole steps of them.
+GPK_HD constexpr std::int64_t quant_scales(const QuantLayout& w) {
+    return w.format == QuantFormat::int4    ? quant_groups(w.k, w.group)
+           : w.format == QuantFormat::nvfp4 ? quant_steps(w.format, w.k) * 8
+                                            : 1;
+}
+
+// Stores scale number `index` of a row from the lowest and the highest of its weights.
+GPK_HD void store_scale(const QuantizeParams& p, std::int64_t row, std::int64_t index, float low,
+                        float high) {
+    const QuantLayout& w = p.w;
+    float largest = -low > high ? -low : high;
+    if (low != low || high != high) largest = low + high;  // NaN
+    if (p.largest != nullptr) largest = *p.largest;
+    switch (w.format) {
+        case QuantFormat::int8: static_cast<float*>(const_cast<void*>(w.scales))[row] = largest / 127; return;
+        case QuantFormat::fp8: static_cast<float*>(const_cast<void*>(w.scales))[row] = largest / 448; return;
+        case QuantFormat::int4: {
+            const std::int64_t at = int4_scale(row, index, quant_groups(w.k, w.group));
+            low = low < 0 ? low : 0, high = high > 0 ? high : 0;
+            const bfloat16 scale(w.zeros != nullptr && largest == largest ? (high - low) / 15 : largest / 7);
+            static_cast<bfloat16*>(const_cast<void*>(w.scales))[at] = scale;
+            if (w.zeros != nullptr) {
+                const float step = static_cast<float>(scale), zero = step > 0 ? rintf(-low / step) : 0;
+                const_cast<std::uint8_t*>(w.zeros)[at] =
+                    static_cast<std::uint8_t>(zero > 0 ? zero < 15 ? zero : 15 : 0);
+            }
+            return;
+        }
+        case QuantFormat::nvfp4: break;
+    }
+    const float unit = *w.global;
+    static_cast<float8_e4m3*>(
+        const_cast<void*>(w.scales))[nvfp4_scale(row, index, quant_steps(w.format, w.k))] =
+        float8_e4m3(unit > 0 ? largest / 6 / unit : 0);
+}
+
+// The 16 bytes that hold the weights of a row, a step and t; value(column) gives a weight.
+template <class Value>
+GPK_HD void store_codes(const QuantizeParams& p, std::int64_t row, std::int64_t step, int t, Value value) {
+    const QuantLayout& w = p.w;
+    const int bits = quant_bits(w.format), units = quant_step(w.format) / 32;
+    std::uint32_t words[4] = {};
+    for (int u = 0; u < units; ++u) {
+        for (int i = 0; i < 8; ++i) {
+            const std::int64_t column = step * quant_step(w.format) + 32 * u + 8 * t + i;
+            if (row >= w.n || column >= w.k) continue;
+            const std::uint32_t code =
+                quant_code(w.format, value(column), quant_scale(w, row, column), quant_zero(w, row, column));
+            const int bit = quant_bit(bits, u, i);
+            words[bit / 32] |= code << (bit % 32);
+        }
+    }
+    auto* data = static_cast<unsigned char*>(const_cast<void*>(w.data)) +
+                 quant_chunk(row, step, t, quant_steps(w.format, w.k));
+    memcpy(data, words, sizeof(words));
+}
+
+}  // namespace gpk::kernels

@@ -1,0 +1,149 @@
+#include "ops/quantize.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "kernels/gemm/quantize.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/launch.hpp"
+#include "ops/model_checks.hpp"
+#include "ops/reduce.hpp"
+
+namespace gpk::ops {
+
+namespace {
+
+constexpr std::string_view kNames[kQuantFormats] = {"int8", "int4", "fp8", "nvfp4"};
+
+// The largest magnitude of the weight, [1] float32.
+Array largest_of(const Array& weight) {
+    const Array high = reduce(ReduceOp::max, weight, {}, false),
+                low = reduce(ReduceOp::min, weight, {}, false);
+    const Array largest = binary(BinaryOp::maximum, high, unary(UnaryOp::negative, low));
+    return contiguous(astype(largest, DType::float32).expand_dims(0));
+}
+
+void check(const Array& weight, QuantFormat format, const QuantizeOptions& options) {
+    constexpr const char* kCall = "quantize";
+    constexpr std::int64_t kMost = std::int64_t{1} << 31;
+    require_model_float(kCall, "weight", weight.dtype());
+    if (weight.rank() != 2 || weight.size() == 0 || weight.shape()[0] >= kMost ||
+        weight.shape()[1] >= kMost) {
+        throw error(ErrorKind::value, {.call = kCall,
+                                       .argument = "weight",
+                                       .expected = "2 dimensions (n, k), each of 1 to 2**31 - 1",
+                                       .got = to_string(weight.shape())});
+    }
+    if (format == QuantFormat::int4 && options.group != 32 && options.group != 64 && options.group != 128) {
+        throw error(
+            ErrorKind::value,
+            {.call = kCall, .argument = "group", .expected = "32, 64 or 128", .got = str(options.group)});
+    }
+    if (format != QuantFormat::int4 && options.zero_points) {
+        throw error(ErrorKind::value, {.call = kCall,
+                                       .argument = "zero_points",
+                                       .expected = "false for a format other than int4",
+                                       .got = "true"});
+    }
+    if (format != QuantFormat::fp8 && options.per_tensor) {
+        throw error(ErrorKind::value, {.call = kCall,
+                                       .argument = "per_tensor",
+                                       .expected = "false for a format other than fp8",
+                                       .got = "true"});
+    }
+}
+
+}  // namespace
+
+std::string_view name(QuantFormat format) { return kNames[static_cast<int>(format)]; }
+
+QuantFormat quant_format_from_name(std::string_view wanted) {
+    for (int i = 0; i < kQuantFormats; ++i) {
+        if (kNames[i] == wanted) return static_cast<QuantFormat>(i);
+    }
+    throw error(ErrorKind::value, {.call = "quantize",
+                                   .argument = "format",
+                                   .expected = "'int8', 'int4', 'fp8' or 'nvfp4'",
+                                   .got = str("'", wanted, "'")});
+}
+
+std::size_t QuantizedWeight::nbytes() const noexcept {
+    std::size_t bytes = 0;
+    for (const Array* part : {&data, &scales, &zeros, &global}) {
+        if (part->defined()) bytes += part->nbytes();
+    }
+    return bytes;
+}
+
+QuantLayout QuantizedWeight::layout() const {
+    return {.format = format,
+            .n = n,
+            .k = k,
+            .group = group,
+            .data = data.as<const void>(),
+            .scales = scales.as<const void>(),
+            .zeros = zeros.defined() ? zeros.as<const std::uint8_t>() : nullptr,
+            .global = global.defined() ? global.as<const float>() : nullptr};
+}
+
+QuantizedWeight quantize(const Array& weight, QuantFormat format, const QuantizeOptions& options) {
+    check(weight, format, options);
+    Device& device = weight.device();
+    const Array source = contiguous(weight);
+    QuantizedWeight w;
+    w.format = format;
+    w.n = weight.shape()[0], w.k = weight.shape()[1];
+    w.dtype = weight.dtype();
+    const std::int64_t tiles = quant_tiles(w.n), steps = quant_steps(format, w.k), rows = tiles * kQuantRows;
+    w.data = Array::empty(device, {tiles, steps, kQuantTileBytes}, DType::uint8);
+    switch (format) {
+        case QuantFormat::int8:
+        case QuantFormat::fp8: w.scales = Array::empty(device, {rows}, DType::float32); break;
+        case QuantFormat::int4: {
+            w.group = options.group;
+            const Dims shape = {tiles, quant_groups(w.k, w.group), kQuantRows};
+            w.scales = Array::empty(device, shape, DType::bfloat16);
+            if (options.zero_points) w.zeros = Array::empty(device, shape, DType::uint8);
+            break;
+        }
+        case QuantFormat::nvfp4:
+            w.scales = Array::empty(device, {tiles, steps, kQuantRows, 8}, DType::float8_e4m3);
+            w.global = binary(BinaryOp::divide, largest_of(source), Scalar(6.0 * 448.0));
+            break;
+    }
+    Array largest = options.per_tensor ? largest_of(source) : Array();
+    const kernels::QuantizeParams params{.weight = source.as<const void>(),
+                                         .largest = largest.defined() ? largest.as<const float>() : nullptr,
+                                         .w = w.layout()};
+    const Array& scales_of = largest.defined() ? largest : w.global.defined() ? w.global : source;
+    const Array& zeros = w.zeros.defined() ? w.zeros : w.scales;
+    const double elements = static_cast<double>(source.size()), bytes = static_cast<double>(source.nbytes());
+    const DType dtype = source.dtype();
+    launch(kernels::quantize_scales(dtype),
+           streaming_grid(device, rows * kernels::quant_scales(params.w) * 32), params,
+           {.flops = 2 * elements, .bytes = bytes}, {&source, &scales_of}, {&w.scales, &zeros});
+    launch(kernels::quantize_codes(dtype), streaming_grid(device, rows * steps * 4), params,
+           {.flops = 4 * elements, .bytes = bytes + static_cast<double>(w.data.nbytes())},
+           {&source, &w.scales, &zeros, &scales_of}, {&w.data});
+    return w;
+}
+
+Array dequantize(const QuantizedWeight& weight, DType dtype) {
+    return dequantize(weight, dtype, 0, weight.n);
+}
+
+Array dequantize(const QuantizedWeight& weight, DType dtype, std::int64_t first, std::int64_t rows) {
+    require_model_float("dequantize", "dtype", dtype);
+    Device& device = weight.data.device();
+    const Array out = Array::empty(device, {rows, weight.k}, dtype);
+    const kernels::DequantizeParams params{
+        .w = weight.layout(), .out = out.as<void>(), .first_row = first, .rows = rows};
+    const Array& zeros = weight.zeros.defined() ? weight.zeros : weight.scales;
+    const Array& global = weight.global.defined() ? weight.global : weight.scales;
+    launch(kernels::dequantize(dtype), streaming_grid(device, rows * ((weight.k + 7) / 8)), params,
+           {.flops = 2 * static_cast<double>(out.size()), .bytes = static_cast<double>(out.nbytes())},
+           {&weight.data, &weight.scales, &zeros, &global}, {&out});
+    return out;
+}
+
+}  // namespace gpk::ops

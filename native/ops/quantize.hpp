@@ -1,0 +1,54 @@
+// Weights in 8 or 4 bits, and products with them.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "array/array.hpp"
+#include "kernels/gemm/quantized.hpp"
+
+namespace gpk::ops {
+
+// A weight [n, k] of fewer bits, in tiles that the kernels read (kernels/gemm/quantized.hpp).
+struct QuantizedWeight {
+    QuantFormat format = QuantFormat::int8;
+    std::int64_t n = 0, k = 0;
+    std::int64_t group = 0;         // int4: weights along k that share a scale
+    DType dtype = DType::bfloat16;  // of the weight that it was made from
+    Array data, scales;
+    Array zeros, global;  // hold nothing where the format has none
+
+    std::size_t nbytes() const noexcept;
+    QuantLayout layout() const;
+};
+
+struct QuantizeOptions {
+    std::int64_t group = 128;  // int4: 32, 64 or 128
+    bool zero_points = false;  // int4: a zero point for each group, else codes are symmetric
+    bool per_tensor = false;   // fp8: one scale for all, else one for each row
+};
+
+std::string_view name(QuantFormat format);                  // "int8", "int4", "fp8", "nvfp4"
+QuantFormat quant_format_from_name(std::string_view name);  // throws Error (value), listing them
+
+// From float32, float16 or bfloat16 [n, k]; every value to the nearest that its scale allows, ties to even.
+//
+//   int8    scale = max |w| / 127 of the row (float32)
+//   int4    max |w| / 7 of the group, or (max - min) / 15 with zero points (bfloat16)
+//   fp8     e4m3, scale = max |w| / 448 of the row or the tensor (float32)
+//   nvfp4   e2m1; of 16 along k max |w| / 6 (e4m3), times max |w| / (6 * 448) of the tensor (float32)
+//
+// A row (group, block, tensor) with a NaN or an infinity becomes NaN.
+QuantizedWeight quantize(const Array& weight, QuantFormat format, const QuantizeOptions& options = {});
+
+// The weight [n, k], or `rows` of it from `first` on, in float32, float16 or bfloat16.
+Array dequantize(const QuantizedWeight& weight, DType dtype);
+Array dequantize(const QuantizedWeight& weight, DType dtype, std::int64_t first, std::int64_t rows);
+
+// x @ weight.T + bias: x (..., k) of float32, float16 or bfloat16, bias (n,). The result has x's dtype, or
+// float32 where asked for. Up to 16 rows of a 16-bit x multiply by codes that become numbers in registers;
+// others by parts of the dequantised weight, which is rounded to x's dtype.
+Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias = nullptr,
+             std::optional<DType> dtype = std::nullopt);
+
+}  // namespace gpk::ops

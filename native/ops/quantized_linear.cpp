@@ -1,0 +1,140 @@
+// Products with quantised weights.
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "kernels/gemm/gemv_bulk.hpp"
+#include "kernels/gemm/gemv_quantized.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/launch.hpp"
+#include "ops/matmul.hpp"
+#include "ops/model_checks.hpp"
+#include "ops/quantize.hpp"
+
+namespace gpk::ops {
+
+namespace {
+
+constexpr const char* kCall = "linear";
+
+bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
+
+// x as rows that begin at 16 bytes, `pitch` elements apart.
+Array aligned_rows(const Array& x) {
+    const std::int64_t m = x.shape()[0], k = x.shape()[1], pitch = (k + 7) / 8 * 8;
+    const bool fits =
+        last_axis_dense(x) && aligned16(x) && (m == 1 || (x.strides()[0] % 8 == 0 && x.strides()[0] >= 0));
+    if (fits) return x;
+    const Array padded = Array::empty(x.device(), {m, pitch}, x.dtype()).slice(1, 0, 1, k);
+    assign(padded, x);
+    return padded;
+}
+
+// How the copy engine's kernel runs, or nothing where it cannot: before SM 90, or where x leaves no room.
+std::optional<LaunchConfig> bulk_config(const Stream& stream, const Kernel& kernel, const QuantLayout& w,
+                                        std::int64_t m) {
+    const DeviceInfo& info = stream.device().driver().info();
+    if (info.sm != 0 && (info.sm != 90 || kernel.def().image->size == 0)) return std::nullopt;
+    const int step_units = quant_step(w.format) / 32;
+    const std::int64_t x_bytes = bulk_x_bytes(m, quant_steps(w.format, w.k) * step_units, step_units);
+    const std::int64_t room =
+        static_cast<std::int64_t>(info.shared_bytes_per_block) - kBulkStaticBytes - x_bytes;
+    const std::int64_t stage = bulk_stage_bytes(w.format, w.group);
+    const std::int64_t stages = std::min<std::int64_t>(room / stage, kBulkStages);
+    if (room < 0 || stages < kLeastBulkStages) return std::nullopt;
+    const std::int64_t blocks =
+        std::min<std::int64_t>(quant_tiles(w.n), std::max(stream.multiprocessors(), 1));
+    return LaunchConfig{.grid = {static_cast<std::uint32_t>(blocks)},
+                        .block = {kBulkThreads},
+                        .shared_bytes = static_cast<std::uint32_t>(stages * stage + x_bytes)};
+}
+
+LaunchConfig plain_config(const QuantLayout& w) {
+    constexpr std::int64_t kTiles = kGemvQuantizedGroups;
+    return {.grid = {static_cast<std::uint32_t>((quant_tiles(w.n) + kTiles - 1) / kTiles)},
+            .block = {kGemvMmaThreads}};
+}
+
+// Few rows, all at once.
+void multiply_codes(const Array& x, const QuantizedWeight& weight, const Array& out) {
+    const Array rows = aligned_rows(x);
+    const QuantLayout layout = weight.layout();
+    const std::int64_t m = x.shape()[0];
+    const GemvQuantizedParams params{.x = rows.as<const void>(),
+                                     .c = out.as<void>(),
+                                     .m = m,
+                                     .x_row = m == 1 ? 0 : rows.strides()[0],
+                                     .c_row = weight.n,
+                                     .float32_out = out.dtype() == DType::float32,
+                                     .w = layout};
+    const Cost cost{
+        .flops = 2 * static_cast<double>(m) * static_cast<double>(weight.n) * static_cast<double>(weight.k),
+        .bytes = static_cast<double>(weight.nbytes() + x.nbytes() + out.nbytes())};
+    const Array& zeros = weight.zeros.defined() ? weight.zeros : weight.scales;
+    const Array& global = weight.global.defined() ? weight.global : weight.scales;
+    with_storages({&rows, &weight.data, &weight.scales, &zeros, &global}, {&out}, [&](Stream& stream) {
+        const Kernel& bulk = gemv_bulk_quantized(x.dtype(), layout, m);
+        const auto config = bulk_config(stream, bulk, layout, m);
+        const Kernel& kernel = config ? bulk : gemv_quantized(x.dtype(), layout, m);
+        stream.device().launcher().launch(stream, kernel, config ? *config : plain_config(layout), params,
+                                          cost);
+    });
+}
+
+// Many rows: the weight dequantised in parts, each a product.
+void multiply_parts(const Array& x, const QuantizedWeight& weight, const Array& out) {
+    constexpr std::int64_t kPartBytes = std::int64_t{64} << 20;
+    const std::int64_t row_bytes = weight.k * static_cast<std::int64_t>(itemsize(x.dtype()));
+    const std::int64_t rows = std::clamp<std::int64_t>(kPartBytes / row_bytes / kQuantRows * kQuantRows,
+                                                       kQuantRows, quant_tiles(weight.n) * kQuantRows);
+    for (std::int64_t first = 0; first < weight.n; first += rows) {
+        const std::int64_t count = std::min(rows, weight.n - first);
+        const Array part = dequantize(weight, x.dtype(), first, count).transpose({1, 0});
+        const Array columns = out.slice(1, first, 1, count);
+        if (out.dtype() == x.dtype()) {
+            matmul(x, part, &columns);
+        } else {
+            assign(columns, matmul(x, part));
+        }
+    }
+}
+
+}  // namespace
+
+Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, std::optional<DType> dtype) {
+    require_model_float(kCall, "x", x.dtype());
+    Device& device = common_device(kCall, {&x, &weight.data, bias});
+    if (x.rank() == 0 || x.shape().back() != weight.k) {
+        throw error(ErrorKind::value, {.call = kCall,
+                                       .argument = "x",
+                                       .expected = str("a last dimension of ", weight.k),
+                                       .got = to_string(x.shape())});
+    }
+    if (dtype && *dtype != x.dtype() && *dtype != DType::float32) {
+        throw error(ErrorKind::type, {.call = kCall,
+                                      .argument = "dtype",
+                                      .expected = str(gpk::name(x.dtype()), ", as x has, or float32"),
+                                      .got = std::string(gpk::name(*dtype))});
+    }
+    if (bias != nullptr && bias->shape() != Dims{weight.n}) {
+        throw error(ErrorKind::value, {.call = kCall,
+                                       .argument = "bias",
+                                       .expected = str("shape (", weight.n, ",)"),
+                                       .got = to_string(bias->shape())});
+    }
+    Dims shape(std::span(x.shape().begin(), static_cast<std::size_t>(x.rank() - 1)));
+    const std::int64_t m = element_count(shape);
+    shape.push_back(weight.n);
+    const Array out = Array::empty(device, {m, weight.n}, dtype.value_or(x.dtype()));
+    const Array rows = *contiguous(x).reshape_view({m, weight.k});
+    if (m == 0) return *out.reshape_view(shape);
+    if (m <= kMaxGemvMmaRows && is_half(x.dtype())) {
+        multiply_codes(rows, weight, out);
+    } else {
+        multiply_parts(rows, weight, out);
+    }
+    const Array result = *out.reshape_view(shape);
+    if (bias == nullptr) return result;
+    return binary(BinaryOp::add, result, astype(*bias, result.dtype()), &result);
+}
+
+}  // namespace gpk::ops

@@ -1,0 +1,277 @@
+#include "ops/quantize.hpp"
+
+#include <gtest/gtest.h>
+
+#include "base/error.hpp"
+#include "ops/matmul.hpp"
+#include "values.hpp"
+
+namespace {
+
+using namespace gpk;
+using ops::QuantizedWeight;
+using values::download;
+using values::random_array;
+using values::relative_error;
+using values::upload;
+
+struct Case {
+    QuantFormat format;
+    ops::QuantizeOptions options;
+    // Of the reconstruction of normals, relative to their norm: the root of s^2 / 12 with the scale s that
+    // the largest of a row of 512 (a group) has, or what the small float's spacing gives; and a third more.
+    double error;
+    std::string name() const {
+        return std::string(ops::name(format)) + (format == QuantFormat::int4 ? str(" ", options.group) : "") +
+               (options.zero_points ? " with zero points" : "") + (options.per_tensor ? " per tensor" : "");
+    }
+};
+const Case kCases[] = {
+    {QuantFormat::int8, {}, 0.011},
+    {QuantFormat::int4, {.group = 128}, 0.15},
+    {QuantFormat::int4, {.group = 64}, 0.14},
+    {QuantFormat::int4, {.group = 32}, 0.125},
+    {QuantFormat::int4, {.group = 128, .zero_points = true}, 0.14},
+    {QuantFormat::int4, {.group = 64, .zero_points = true}, 0.13},
+    {QuantFormat::int4, {.group = 32, .zero_points = true}, 0.115},
+    {QuantFormat::fp8, {}, 0.035},
+    {QuantFormat::fp8, {.per_tensor = true}, 0.035},
+    {QuantFormat::nvfp4, {}, 0.12},
+};
+
+// x (m, k) times w (n, k) transposed, in float64.
+std::vector<double> product(const std::vector<double>& x, const std::vector<double>& w, std::int64_t m,
+                            std::int64_t n, std::int64_t k) {
+    std::vector<double> c(static_cast<std::size_t>(m * n));
+    for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t j = 0; j < n; ++j) {
+            double sum = 0;
+            for (std::int64_t l = 0; l < k; ++l) {
+                sum += x[static_cast<std::size_t>(i * k + l)] * w[static_cast<std::size_t>(j * k + l)];
+            }
+            c[static_cast<std::size_t>(i * n + j)] = sum;
+        }
+    }
+    return c;
+}
+
+TEST(Quantize, LosesWhatTheFormatMust) {
+    for (const Case& each : kCases) {
+        for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+            const Array weight = random_array({50, 512}, dtype, 1);
+            const QuantizedWeight w = ops::quantize(weight, each.format, each.options);
+            const double error =
+                relative_error(download(ops::dequantize(w, DType::float32)), download(weight));
+            EXPECT_LE(error, each.error) << each.name() << ", " << name(dtype);
+            EXPECT_GE(error, each.error / 2) << each.name() << ", " << name(dtype);
+        }
+    }
+}
+
+// No value is further from its own than half a step (of int4 with a rounded scale, hardly more).
+TEST(Quantize, RoundsToTheNearest) {
+    const std::int64_t n = 33, k = 300;
+    const Array weight = random_array({n, k}, DType::float32, 2);
+    const auto original = download(weight);
+    for (const Case& each : kCases) {
+        const QuantizedWeight w = ops::quantize(weight, each.format, each.options);
+        const auto got = download(ops::dequantize(w, DType::float32));
+        for (std::int64_t row = 0; row < n; ++row) {
+            for (std::int64_t column = 0; column < k; ++column) {
+                const std::int64_t length = each.format == QuantFormat::int4    ? each.options.group
+                                            : each.format == QuantFormat::nvfp4 ? 16
+                                                                                : k;
+                double low = 0, high = 0;
+                const std::int64_t begin = column / length * length;
+                for (std::int64_t l = begin; l < std::min(begin + length, k); ++l) {
+                    low = std::min(low, original[static_cast<std::size_t>(row * k + l)]);
+                    high = std::max(high, original[static_cast<std::size_t>(row * k + l)]);
+                }
+                const double value = original[static_cast<std::size_t>(row * k + column)];
+                const double largest = std::max(-low, high);
+                double bound = 0;
+                switch (each.format) {
+                    case QuantFormat::int8: bound = largest / 127 / 2; break;
+                    case QuantFormat::int4:
+                        // A rounded zero point moves the range by half a step, where the ends are cut.
+                        bound = each.options.zero_points ? (high - low) / 15 : largest / 7 / 2;
+                        bound = bound * 1.004 + largest / 256;
+                        break;
+                    case QuantFormat::fp8: bound = std::abs(value) / 16 + largest / 448 / 512 * 4; break;
+                    // Half of the widest spacing (4 to 6), with a scale that e4m3 rounds by 1/16.
+                    case QuantFormat::nvfp4: bound = largest / 6 * 1.0625 + largest / 16; break;
+                }
+                EXPECT_LE(std::abs(got[static_cast<std::size_t>(row * k + column)] - value), bound * 1.0001)
+                    << each.name() << " " << row << ", " << column << ": " << value;
+            }
+        }
+    }
+}
+
+TEST(Quantize, KeepsWhatItCanSay) {
+    std::vector<double> values;
+    for (int i = 0; i < 32; ++i) values.push_back(i % 15 - 7);
+    const Array weight = upload(values, {1, 32}, DType::float32);
+    EXPECT_EQ(
+        download(ops::dequantize(ops::quantize(weight, QuantFormat::int4, {.group = 32}), DType::float32)),
+        values);
+    values.clear();
+    for (const double magnitude : {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0}) {
+        values.push_back(magnitude * 448);
+        values.push_back(-magnitude * 448);
+    }
+    const Array fours = upload(values, {1, 16}, DType::float32);
+    EXPECT_EQ(download(ops::dequantize(ops::quantize(fours, QuantFormat::nvfp4), DType::float32)), values);
+    const Array zeros = upload(std::vector<double>(40, 0.0), {2, 20}, DType::float32);
+    for (const Case& each : kCases) {
+        EXPECT_EQ(download(ops::dequantize(ops::quantize(zeros, each.format, each.options), DType::float32)),
+                  std::vector<double>(40, 0.0))
+            << each.name();
+    }
+}
+
+TEST(Quantize, TiesGoToEven) {
+    // Scale 1: of halves the even neighbour.
+    std::vector<double> values = {7, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 3.5};
+    values.resize(32, 0.0);
+    const auto got = download(ops::dequantize(
+        ops::quantize(upload(values, {1, 32}, DType::float32), QuantFormat::int4, {.group = 32}),
+        DType::float32));
+    EXPECT_EQ((std::vector<double>(got.begin(), got.begin() + 8)),
+              (std::vector<double>{7, 0, 2, 2, 0, -2, -2, 4}));
+}
+
+TEST(Quantize, ARowThatIsNotFiniteBecomesNaN) {
+    auto values = values::random(3 * 64, DType::float32, 3);
+    values[10] = std::nan("");
+    values[70] = std::numeric_limits<double>::infinity();
+    const Array weight = upload(values, {3, 64}, DType::float32);
+    for (const QuantFormat format : {QuantFormat::int8, QuantFormat::fp8}) {
+        const auto got = download(ops::dequantize(ops::quantize(weight, format), DType::float32));
+        EXPECT_TRUE(std::isnan(got[0]) && std::isnan(got[10])) << ops::name(format);
+        EXPECT_TRUE(std::isnan(got[70])) << ops::name(format);
+        EXPECT_TRUE(std::isfinite(got[130])) << ops::name(format);
+    }
+}
+
+TEST(Quantize, SavesMemory) {
+    const Array weight = random_array({256, 1024}, DType::bfloat16, 4);
+    const double elements = 256 * 1024;
+    const auto bits = [&](QuantFormat format, const ops::QuantizeOptions& options = {}) {
+        return static_cast<double>(ops::quantize(weight, format, options).nbytes()) * 8 / elements;
+    };
+    EXPECT_NEAR(bits(QuantFormat::int8), 8 + 32.0 / 1024, 1e-9);
+    EXPECT_NEAR(bits(QuantFormat::int4), 4 + 16.0 / 128, 1e-9);
+    EXPECT_NEAR(bits(QuantFormat::int4, {.group = 32, .zero_points = true}), 4 + 24.0 / 32, 1e-9);
+    EXPECT_NEAR(bits(QuantFormat::nvfp4), 4.5 + 32 / elements, 1e-9);
+}
+
+// Against float64 with the dequantised weight: what is left is the rounding of the result, and of sums in
+// float32.
+TEST(QuantizedLinear, AgreesWithTheDequantisedWeight) {
+    struct Size {
+        std::int64_t n, k;
+    };
+    for (const Case& each : kCases) {
+        for (const Size& size : {Size{100, 512}, {33, 200}, {17, 9}, {48, 3584}, {16, 64}, {1, 1}}) {
+            for (const DType dtype : {DType::bfloat16, DType::float16}) {
+                const Array weight = random_array({size.n, size.k}, dtype, 5);
+                const QuantizedWeight w = ops::quantize(weight, each.format, each.options);
+                const auto exact = download(ops::dequantize(w, DType::float32));
+                for (const std::int64_t m : {1, 3, 8, 9, 16}) {
+                    const Array x = random_array({m, size.k}, dtype, 6);
+                    const auto expected = product(download(x), exact, m, size.n, size.k);
+                    EXPECT_LE(relative_error(download(ops::linear(x, w, nullptr, DType::float32)), expected),
+                              3e-6)
+                        << each.name() << " " << m << " x " << size.n << " x " << size.k << " "
+                        << name(dtype);
+                    if (m == 3) {
+                        EXPECT_LE(relative_error(download(ops::linear(x, w)), expected),
+                                  dtype == DType::float16 ? 5e-4 : 4e-3)
+                            << each.name() << " " << name(dtype);
+                    }
+                }
+            }
+        }
+    }
+}
+
+TEST(QuantizedLinear, ManyRowsAndFloat32) {
+    for (const Case& each : kCases) {
+        const QuantizedWeight w =
+            ops::quantize(random_array({70, 160}, DType::float32, 7), each.format, each.options);
+        const auto exact = download(ops::dequantize(w, DType::float32));
+        for (const DType dtype : {DType::float32, DType::bfloat16}) {
+            for (const std::int64_t m : {2, 40}) {
+                const Array x = random_array({m, 160}, dtype, 8);
+                const Array bias = random_array({70}, dtype, 9);
+                auto expected = product(download(x), exact, m, 70, 160);
+                const auto offsets = download(bias);
+                for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += offsets[i % 70];
+                const Array y = ops::linear(x, w, &bias);
+                EXPECT_EQ(y.dtype(), dtype);
+                EXPECT_LE(relative_error(download(y), expected), dtype == DType::float32 ? 2e-6 : 8e-3)
+                    << each.name() << " " << m << " " << name(dtype);
+            }
+        }
+    }
+}
+
+TEST(QuantizedLinear, TakesViewsAndShapes) {
+    const QuantizedWeight w = ops::quantize(random_array({48, 72}, DType::bfloat16, 1), QuantFormat::int8);
+    const Array wide = random_array({2, 3, 80}, DType::bfloat16, 2);
+    const Array view = wide.slice(2, 5, 1, 72);
+    EXPECT_EQ(ops::linear(view, w).shape(), (Dims{2, 3, 48}));
+    EXPECT_EQ(download(ops::linear(view, w)), download(ops::linear(ops::contiguous(view), w)));
+    const Array row = wide.select(0, 0).select(0, 1).slice(0, 1, 1, 72);
+    EXPECT_EQ(download(ops::linear(row, w)), download(ops::linear(ops::contiguous(row), w)));
+    EXPECT_EQ(ops::linear(random_array({0, 72}, DType::bfloat16, 1), w).shape(), (Dims{0, 48}));
+    // A weight that is a view itself.
+    const Array turned = random_array({72, 48}, DType::bfloat16, 3).transpose({1, 0});
+    EXPECT_EQ(
+        download(ops::dequantize(ops::quantize(turned, QuantFormat::fp8), DType::float32)),
+        download(ops::dequantize(ops::quantize(ops::contiguous(turned), QuantFormat::fp8), DType::float32)));
+}
+
+TEST(QuantizedLinear, IsTheSameEachTime) {
+    const QuantizedWeight w = ops::quantize(random_array({640, 4096}, DType::bfloat16, 1), QuantFormat::int4);
+    const Array x = random_array({2, 4096}, DType::bfloat16, 2);
+    const auto first = download(ops::linear(x, w, nullptr, DType::float32));
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(download(ops::linear(x, w, nullptr, DType::float32)), first);
+}
+
+TEST(Quantize, NamesWhatIsWrong) {
+    const auto fails = [](ErrorKind kind, const char* part, const auto& call) {
+        try {
+            call();
+            ADD_FAILURE() << "no error; expected one with " << part;
+        } catch (const Error& failure) {
+            EXPECT_EQ(failure.kind(), kind) << failure.what();
+            EXPECT_NE(std::string(failure.what()).find(part), std::string::npos) << failure.what();
+        }
+    };
+    const Array weight = random_array({8, 64}, DType::bfloat16, 1);
+    fails(ErrorKind::value, "'int8', 'int4'", [] { ops::quant_format_from_name("int3"); });
+    fails(ErrorKind::value, "group", [&] { ops::quantize(weight, QuantFormat::int4, {.group = 48}); });
+    fails(ErrorKind::value, "zero_points",
+          [&] { ops::quantize(weight, QuantFormat::int8, {.zero_points = true}); });
+    fails(ErrorKind::value, "per_tensor",
+          [&] { ops::quantize(weight, QuantFormat::int4, {.per_tensor = true}); });
+    fails(ErrorKind::value, "2 dimensions", [&] { ops::quantize(weight.select(0, 0), QuantFormat::int8); });
+    fails(ErrorKind::value, "2 dimensions",
+          [&] { ops::quantize(random_array({0, 4}, DType::float32, 1), QuantFormat::int8); });
+    fails(ErrorKind::type, "float64",
+          [&] { ops::quantize(random_array({2, 2}, DType::float64, 1), QuantFormat::fp8); });
+    const QuantizedWeight w = ops::quantize(weight, QuantFormat::int8);
+    fails(ErrorKind::value, "a last dimension of 64",
+          [&] { ops::linear(random_array({2, 63}, DType::bfloat16, 1), w); });
+    fails(ErrorKind::type, "x", [&] { ops::linear(random_array({2, 64}, DType::int32, 1), w); });
+    fails(ErrorKind::type, "dtype",
+          [&] { ops::linear(random_array({2, 64}, DType::bfloat16, 1), w, nullptr, DType::float16); });
+    const Array bias = random_array({7}, DType::bfloat16, 1);
+    fails(ErrorKind::value, "bias",
+          [&] { ops::linear(random_array({2, 64}, DType::bfloat16, 1), w, &bias); });
+    fails(ErrorKind::type, "dtype", [&] { ops::dequantize(w, DType::int8); });
+}
+
+}  // namespace
