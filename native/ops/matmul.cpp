@@ -149,11 +149,16 @@ void launch_gemm(const GemmChoice& choice, const Array& a, const Array& b, const
         const Kernel& kernel = variant.kernel();
         const LaunchConfig whole = variant.config(variant, problem, stream.multiprocessors());
         const Cost cost = cost_of(problem, c.dtype());
-        Launcher& launcher = stream.device().launcher();
-        const std::int64_t slices = slices_for(stream, kernel, whole, cost);
-        if (slices == 1) return launcher.launch(stream, kernel, whole, problem, cost);
+        // Blocks that stay do the work of one for each part.
+        LaunchConfig work = whole;
+        if (variant.gemv == GemvForm::bulk) {
+            work.grid.x =
+                static_cast<std::uint32_t>(ceil_div(problem.n, variant.part(variant, whole).columns));
+        }
+        const std::int64_t slices = slices_for(stream, kernel, work, cost);
+        if (slices == 1) return launch_variant(stream, variant, problem, whole, cost);
         cut_gemm(variant, problem, whole, slices, [&](const GemmProblem& slice, const LaunchConfig& config) {
-            launcher.launch(stream, kernel, config, slice, cost_of(slice, c.dtype()));
+            launch_variant(stream, variant, slice, config, cost_of(slice, c.dtype()));
         });
     });
 }
@@ -198,9 +203,9 @@ Array matmul(const Array& a, const Array& b, const Array* out, MatmulBackend bac
     if (backend == MatmulBackend::cublaslt) {
         matmul_cublaslt(o.a, o.b, c, matmul_precision(), cost_of(problem, c.dtype()));
     } else {
-        launch_gemm(
-            choose_gemm(problem, c.dtype(), matmul_precision(), current_stream(device)->multiprocessors()),
-            o.a, o.b, c);
+        launch_gemm(choose_gemm(problem, c.dtype(), matmul_precision(),
+                                current_stream(device)->multiprocessors(), device.driver().info().sm),
+                    o.a, o.b, c);
     }
     if (aside) assign(result, target);
     return result;
@@ -212,7 +217,8 @@ std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, con
     const Array result = Array::empty(device, o.shape, o.a.dtype());
     const Array c = as_matrices(o, result);
     const GemmProblem p = problem_of(o.a, o.b, c);
-    if (!can_run(variant, p, c.dtype(), MatmulPrecision::tf32)) return std::nullopt;
+    if (!can_run(variant, p, c.dtype(), MatmulPrecision::tf32, device.driver().info().sm))
+        return std::nullopt;
     if (result.size() > 0) launch_gemm({&variant, p}, o.a, o.b, c);
     return result;
 }

@@ -53,7 +53,7 @@ struct Cut {
         const std::int64_t rows = ceil_div(p.m, part.rows), columns = ceil_div(p.n, part.columns);
         const std::int64_t units = std::max({batches, rows, columns});
         if (slices <= 1 || units == 1) {
-            launch(p, grid_of(p, part, whole));
+            launch(p, grid_of(variant, p, part, whole));
             return;
         }
         const std::int64_t step = std::max<std::int64_t>(units / slices, 1);

@@ -8,6 +8,9 @@
 #include "kernels/gemm/gemm_float64.hpp"
 #include "kernels/gemm/gemm_mma.hpp"
 #include "kernels/gemm/gemv.hpp"
+#include "kernels/gemm/gemv_mma.hpp"
+#include "ops/matmul_gemv.hpp"
+#include "runtime/device.hpp"
 
 namespace gpk::ops {
 
@@ -113,6 +116,25 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
          .part = columns_part,                                                                      \
          .max_m = 1,                                                                                \
          .alignment_bytes = 16}
+// Of `most` or fewer rows of float16 or bfloat16.
+#define GPK_FEW(name, most, kernel_, form, a_, b_) \
+    {.kernel = kernel_,                            \
+     .dtype = DType::name,                         \
+     .a = a_,                                      \
+     .b = b_,                                      \
+     .config = gemv_config,                        \
+     .part = gemv_part,                            \
+     .max_m = most,                                \
+     .alignment_bytes = 16,                        \
+     .gemv = GemvForm::form}
+#define GPK_FEW_ROWS(name, most, tiles)                                                                   \
+    GPK_FEW(name, most, kernel<GemvBulkKernel::gemv_bulk_##name##_tiles##tiles>, bulk, kAlongK, kAlongK), \
+        GPK_FEW(name, most, kernel<GemvMmaKernel::gemv_mma_##name##_rows_tiles##tiles>, rows, kAlongK,    \
+                kAlongK),                                                                                 \
+        GPK_FEW(name, most, kernel<GemvMmaKernel::gemv_mma_##name##_columns_tiles##tiles>, columns_split, \
+                kAny, kAcross),                                                                           \
+        GPK_FEW(name, most, kernel<GemvMmaKernel::gemv_mma_##name##_columns_tiles##tiles>, columns, kAny, \
+                kAcross)
 #define GPK_MMA(symbol, dtype_, a_, b_, tile_, is_tf32) \
     {.kernel = kernel<GemmMmaKernel::symbol>,           \
      .dtype = dtype_,                                   \
@@ -150,8 +172,10 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
      .tile = tile_}
 
 constexpr GemmVariant kVariants[] = {
-    GPK_GEMV(bfloat16),
-    GPK_GEMV(float16),
+    GPK_FEW_ROWS(bfloat16, 8, 1),
+    GPK_FEW_ROWS(bfloat16, 16, 2),
+    GPK_FEW_ROWS(float16, 8, 1),
+    GPK_FEW_ROWS(float16, 16, 2),
     GPK_GEMV(float32),
     GPK_MMAS(gemm_mma_bfloat16, DType::bfloat16, false),
     GPK_MMAS(gemm_mma_float16, DType::float16, false),
@@ -216,11 +240,24 @@ DType gemm_dtype(DType dtype) {
     }
 }
 
-LaunchConfig grid_of(const GemmProblem& p, const BlockPart& part, const LaunchConfig& whole) {
+LaunchConfig grid_of(const GemmVariant& variant, const GemmProblem& p, const BlockPart& part,
+                     const LaunchConfig& whole) {
     LaunchConfig config = whole;
-    config.grid = {static_cast<std::uint32_t>(ceil_div(p.m, part.rows) * ceil_div(p.n, part.columns)),
-                   batch_blocks(p)};
+    const auto parts = static_cast<std::uint32_t>(ceil_div(p.m, part.rows) * ceil_div(p.n, part.columns));
+    config.grid = {parts * whole.cluster, batch_blocks(p)};
+    if (variant.gemv == GemvForm::bulk) config.grid.x = std::min(parts, whole.grid.x);  // they stay
     return config;
+}
+
+void launch_variant(Stream& stream, const GemmVariant& variant, const GemmProblem& p,
+                    const LaunchConfig& config, const Cost& cost) {
+    Device& device = stream.device();
+    if (variant.gemv == GemvForm::bulk) {
+        device.launcher().launch(stream, variant.kernel(), config, gemv_bulk_params(device, variant, p),
+                                 cost);
+    } else {
+        device.launcher().launch(stream, variant.kernel(), config, p, cost);
+    }
 }
 
 GemmProblem transposed(const GemmProblem& p) {
@@ -235,19 +272,22 @@ GemmProblem transposed(const GemmProblem& p) {
     return t;
 }
 
-bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, MatmulPrecision precision) {
-    return variant.dtype == gemm_dtype(dtype) && (!variant.tf32 || precision == MatmulPrecision::tf32) &&
+bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, MatmulPrecision precision,
+             int sm) {
+    return gemv_can_run(variant, p, sm) && variant.dtype == gemm_dtype(dtype) &&
+           (!variant.tf32 || precision == MatmulPrecision::tf32) &&
            (variant.max_m == 0 || p.m <= variant.max_m) &&
            layout_fits(variant.a, variant, p.a, p.m, p.a_row, p.k, p.a_col, p.a_batch, p.batch_rank) &&
            layout_fits(variant.b, variant, p.b, p.n, p.b_col, p.k, p.b_row, p.b_batch, p.batch_rank);
 }
 
-GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision, int multiprocessors) {
+GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision, int multiprocessors,
+                       int sm) {
     const GemmProblem swapped = transposed(p);
     for (const GemmVariant& variant : kVariants) {
         if (fills(variant, p, multiprocessors) < variant.least_fill) continue;
-        if (can_run(variant, p, dtype, precision)) return {&variant, p};
-        if (can_run(variant, swapped, dtype, precision)) return {&variant, swapped};
+        if (can_run(variant, p, dtype, precision, sm)) return {&variant, p};
+        if (can_run(variant, swapped, dtype, precision, sm)) return {&variant, swapped};
     }
     return {nullptr, p};  // no variant has the dtype
 }

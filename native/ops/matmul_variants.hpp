@@ -8,6 +8,8 @@
 #include "kernels/gemm/problem.hpp"
 #include "ops/matmul.hpp"
 #include "runtime/kernel.hpp"
+#include "runtime/launcher.hpp"
+#include "runtime/stream.hpp"
 
 namespace gpk::ops {
 
@@ -25,6 +27,15 @@ struct BlockPart {
     std::int64_t rows, columns;
 };
 
+// How a product of few rows of 16 bits runs (matmul_gemv.hpp).
+enum class GemvForm : std::uint8_t {
+    none,
+    bulk,           // weights contiguous along k, brought by the copy engine (SM 90)
+    rows,           // weights contiguous along k
+    columns_split,  // weights contiguous along n; blocks of a cluster share k (SM 90 and newer)
+    columns,
+};
+
 struct GemmVariant {
     const Kernel& (*kernel)();
     DType dtype;  // signed integers run as unsigned ones of their size
@@ -36,14 +47,19 @@ struct GemmVariant {
     int max_m = 0;            // 0: any
     int alignment_bytes = 1;  // of a, b, their batches, and their strides other than 1
     bool tf32 = false;        // only where the caller allows it
-    float least_fill = 0;     // worth it only with blocks for so much of the multiprocessors
+    GemvForm gemv = GemvForm::none;
+    float least_fill = 0;  // worth it only with blocks for so much of the multiprocessors
 };
 
 // Fastest first; for every dtype the last one takes any problem.
 std::span<const GemmVariant> gemm_variants();
 
 // `whole` with as many blocks as this problem needs.
-LaunchConfig grid_of(const GemmProblem& p, const BlockPart& part, const LaunchConfig& whole);
+LaunchConfig grid_of(const GemmVariant& variant, const GemmProblem& p, const BlockPart& part,
+                     const LaunchConfig& whole);
+// Launches the kernel on the problem.
+void launch_variant(Stream& stream, const GemmVariant& variant, const GemmProblem& p,
+                    const LaunchConfig& config, const Cost& cost);
 
 // The same product with the operands' roles swapped: c.T = b.T @ a.T.
 GemmProblem transposed(const GemmProblem& p);
@@ -52,13 +68,16 @@ GemmProblem transposed(const GemmProblem& p);
 DType gemm_dtype(DType dtype);
 
 // Whether the variant gives the right result. (least_fill is about speed and not asked.)
-bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, MatmulPrecision precision);
+// `sm`: of the device; 0 is the simulated one, which runs every kernel's twin.
+bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, MatmulPrecision precision,
+             int sm);
 
 struct GemmChoice {
     const GemmVariant* variant;
     GemmProblem problem;  // as it was, or transposed
 };
-GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision, int multiprocessors);
+GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision, int multiprocessors,
+                       int sm);
 
 // For tests: matmul on this variant only (or nothing, where it cannot run the problem).
 std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, const Array& b);

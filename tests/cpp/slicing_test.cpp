@@ -69,12 +69,13 @@ TEST_P(Slices, GiveTheBitsOfOneLaunch) {
     const auto from = [&](std::int64_t low, std::int64_t high) {
         return std::uniform_int_distribution<std::int64_t>(low, high)(random);
     };
+    const bool bulk = v.gemv == ops::GemvForm::bulk;
     int cut = 0;
     for (int round = 0; round < 30; ++round) {
         const std::int64_t m = v.max_m > 0 ? from(1, v.max_m) : from(1, 400), n = from(1, 700),
-                           k = from(1, 96);
+                           k = bulk ? 64 * from(1, 2) : from(1, 96);
         Dims batch;
-        for (std::int64_t i = from(0, 2); i > 0; --i) batch.push_back(from(1, 4));
+        for (std::int64_t i = bulk ? 0 : from(0, 2); i > 0; --i) batch.push_back(from(1, 4));
         // A matrix along k or across it, padded to 16-byte units, its batches its own or one for all.
         const auto operand = [&](std::int64_t lines, bool lines_first, bool along_k, unsigned seed) {
             const std::int64_t inner = along_k ? k : lines, pad = (16 - inner % 16) % 16 + 16 * from(0, 1);
@@ -108,11 +109,13 @@ TEST_P(Slices, GiveTheBitsOfOneLaunch) {
     EXPECT_GE(cut, 10);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Matmul, Slices, testing::Range(0, static_cast<int>(ops::gemm_variants().size())),
-    [](const testing::TestParamInfo<int>& parameter) {
-        return ops::gemm_variants()[static_cast<std::size_t>(parameter.param)].kernel().name();
-    });
+INSTANTIATE_TEST_SUITE_P(Matmul, Slices, testing::Range(0, static_cast<int>(ops::gemm_variants().size())),
+                         [](const testing::TestParamInfo<int>& parameter) {
+                             const ops::GemmVariant& v =
+                                 ops::gemm_variants()[static_cast<std::size_t>(parameter.param)];
+                             return v.kernel().name() +
+                                    std::string(v.gemv == ops::GemvForm::columns_split ? "_split" : "");
+                         });
 
 TEST(Slices, OfAttentionGiveTheBitsOfOneLaunch) {
     std::mt19937 random(5);

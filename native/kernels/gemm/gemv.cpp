@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/gemm/gemv_host.hpp"
+#include "kernels/gemm/gemv_mma.hpp"
 #include "kernels/host.hpp"
 #include "kernels/widen.hpp"
 #include "runtime/kernel.hpp"
@@ -24,6 +26,7 @@ typedef std::int16_t SignedHalves __attribute__((vector_size(32)));
 typedef float LooseFloats __attribute__((vector_size(64), aligned(4), may_alias));
 typedef std::uint16_t LooseHalves __attribute__((vector_size(32), aligned(2), may_alias));
 constexpr int kWide = 16;
+constexpr int kMaxRows = std::max(kMaxGemvRows, kMaxGemvMmaRows);
 
 // How 16 weights become float32, up to a power of two that the activations carry instead.
 //
@@ -120,7 +123,9 @@ void widen_row(const T* from, std::int64_t step, std::int64_t count, float* to) 
     for (std::int64_t i = 0; i < count; ++i) to[i] = convert<float>(from[i * step]) * Weights<T>::kScale;
 }
 
-template <class T>
+}  // namespace
+
+template <class T, class Out>
 void gemv_rows_host(const GemmProblem& p) {
     constexpr std::int64_t kColumns = 32;  // a task's
     const std::int64_t tasks = (p.n + kColumns - 1) / kColumns;
@@ -128,7 +133,7 @@ void gemv_rows_host(const GemmProblem& p) {
     parallel_for(p.batches * tasks, 1, [&](std::int64_t begin, std::int64_t end) {
         thread_local std::vector<float> x;
         x.resize(static_cast<std::size_t>(p.m * p.k));
-        float y[kMaxGemvRows];
+        float y[kMaxRows];
         std::int64_t batch = -1;  // that x holds
         BatchOffsets offsets;
         for (std::int64_t task = begin; task < end; ++task) {
@@ -141,28 +146,33 @@ void gemv_rows_host(const GemmProblem& p) {
             const std::int64_t first = task % tasks * kColumns;
             for (std::int64_t j = first; j < std::min(first + kColumns, p.n); ++j) {
                 dot(static_cast<const T*>(p.b) + offsets.b + j * p.b_col, x.data(), p.k, rows, p.k, y);
-                T* c = static_cast<T*>(p.c) + offsets.c + j * p.c_col;
-                for (int i = 0; i < rows; ++i) c[i * p.c_row] = convert<T>(y[i]);
+                Out* c = static_cast<Out*>(p.c) + offsets.c + j * p.c_col;
+                for (int i = 0; i < rows; ++i) c[i * p.c_row] = convert<Out>(y[i]);
             }
         }
     });
 }
 
+namespace {
+
 GPK_SIMD void add_scaled(float* to, const float* from, float factor, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
-template <class T>
+}  // namespace
+
+template <class T, class Out>
 void gemv_columns_host(const GemmProblem& p) {
     constexpr std::int64_t kColumns = 256;  // a task's
     constexpr std::int64_t kRun = 256;      // of k, summed before it joins the rest
     const std::int64_t tasks = (p.n + kColumns - 1) / kColumns;
-    parallel_for(p.batches * tasks, 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for(p.batches * tasks * p.m, 1, [&](std::int64_t begin, std::int64_t end) {
         float sums[kColumns], part[kColumns], wide[kColumns];
         for (std::int64_t task = begin; task < end; ++task) {
-            const BatchOffsets offsets = batch_offsets(p, task / tasks);
-            const std::int64_t first = task % tasks * kColumns, count = std::min(kColumns, p.n - first);
-            const T* x = static_cast<const T*>(p.a) + offsets.a;
+            const std::int64_t row = task % p.m;
+            const BatchOffsets offsets = batch_offsets(p, task / p.m / tasks);
+            const std::int64_t first = task / p.m % tasks * kColumns, count = std::min(kColumns, p.n - first);
+            const T* x = static_cast<const T*>(p.a) + offsets.a + row * p.a_row;
             const T* b = static_cast<const T*>(p.b) + offsets.b + first;
             std::fill(sums, sums + count, 0.0f);
             for (std::int64_t l0 = 0; l0 < p.k; l0 += kRun) {
@@ -178,20 +188,29 @@ void gemv_columns_host(const GemmProblem& p) {
                 }
                 add_scaled(sums, part, 1, count);
             }
-            T* c = static_cast<T*>(p.c) + offsets.c + first * p.c_col;
-            for (std::int64_t j = 0; j < count; ++j) c[j * p.c_col] = convert<T>(sums[j]);
+            Out* c = static_cast<Out*>(p.c) + offsets.c + row * p.c_row + first * p.c_col;
+            for (std::int64_t j = 0; j < count; ++j) c[j * p.c_col] = convert<Out>(sums[j]);
         }
     });
 }
 
-}  // namespace
+#define GPK_TWINS(T, Out)                                       \
+    template void gemv_rows_host<T, Out>(const GemmProblem& p); \
+    template void gemv_columns_host<T, Out>(const GemmProblem& p)
+GPK_TWINS(float, float);
+GPK_TWINS(bfloat16, bfloat16);
+GPK_TWINS(bfloat16, float);
+GPK_TWINS(float16, float16);
+GPK_TWINS(float16, float);
+#undef GPK_TWINS
+
 }  // namespace kernels
 
 const Kernel& gemm_kernel(GemvKernel which) {
-#define GPK_X(symbol, T, ...)                                         \
-    Kernel({.name = #symbol,                                          \
-            .image = &image_gemv,                                     \
-            .twin = kernels::twin<GemmProblem, kernels::GPK_TWIN<T>>, \
+#define GPK_X(symbol, T, ...)                                            \
+    Kernel({.name = #symbol,                                             \
+            .image = &image_gemv,                                        \
+            .twin = kernels::twin<GemmProblem, kernels::GPK_TWIN<T, T>>, \
             .waits_for_predecessor = true}),
     static const Kernel table[] = {
 #define GPK_TWIN gemv_rows_host

@@ -1,5 +1,4 @@
-// gemv: products of a few rows, where reading b once is all the work. A language model at batch 1 is
-// made of these.
+// gemv: float32 products of a few rows, where reading b once is all the work. (gemv_mma has the 16-bit ones.)
 //
 //   gemv_*_rows<r>   a: up to r rows, contiguous along k; b: contiguous along k (weights [n, k]).
 //   gemv_*_columns   a: one row; b: contiguous along n (weights [k, n]).
@@ -14,24 +13,13 @@ namespace gpk {
 class Kernel;
 
 // X(symbol, element type, rows)
-#define GPK_GEMV_ROWS_KERNELS(X)             \
-    X(gemv_bfloat16_rows1, gpk::bfloat16, 1) \
-    X(gemv_bfloat16_rows2, gpk::bfloat16, 2) \
-    X(gemv_bfloat16_rows4, gpk::bfloat16, 4) \
-    X(gemv_bfloat16_rows8, gpk::bfloat16, 8) \
-    X(gemv_float16_rows1, gpk::float16, 1)   \
-    X(gemv_float16_rows2, gpk::float16, 2)   \
-    X(gemv_float16_rows4, gpk::float16, 4)   \
-    X(gemv_float16_rows8, gpk::float16, 8)   \
-    X(gemv_float32_rows1, float, 1)          \
-    X(gemv_float32_rows2, float, 2)          \
-    X(gemv_float32_rows4, float, 4)          \
+#define GPK_GEMV_ROWS_KERNELS(X)    \
+    X(gemv_float32_rows1, float, 1) \
+    X(gemv_float32_rows2, float, 2) \
+    X(gemv_float32_rows4, float, 4) \
     X(gemv_float32_rows8, float, 8)
 // X(symbol, element type)
-#define GPK_GEMV_COLUMNS_KERNELS(X)         \
-    X(gemv_bfloat16_columns, gpk::bfloat16) \
-    X(gemv_float16_columns, gpk::float16)   \
-    X(gemv_float32_columns, float)
+#define GPK_GEMV_COLUMNS_KERNELS(X) X(gemv_float32_columns, float)
 
 #define GPK_X(symbol, ...) symbol,
 enum class GemvKernel : int { GPK_GEMV_ROWS_KERNELS(GPK_X) GPK_GEMV_COLUMNS_KERNELS(GPK_X) };
