@@ -78,7 +78,7 @@ std::vector<std::vector<double>> reference(const Layer& l, bool reverse) {
 }
 
 // One row of a batch, a few, more than share a read of the weight, and so many that a product is made of
-// them; hidden sizes with and without whole vectors of 16 bytes.
+// them; hidden sizes with and without whole vectors of 16 bytes, and those for the tensor cores.
 TEST(Lstm, AgreesWithFloat64) {
     for (const auto& [dtype, bound] :
          {std::pair{DType::float32, 5e-6}, {DType::float16, 3e-3}, {DType::bfloat16, 2e-2}}) {
@@ -89,7 +89,11 @@ TEST(Lstm, AgreesWithFloat64) {
                                             {11, 72},
                                             {16, 30},
                                             {17, 64},
-                                            {40, 24}}) {
+                                            {40, 24},
+                                            {3, 32},
+                                            {33, 96},
+                                            {64, 64},
+                                            {70, 32}}) {
             const Layer l = layer_of(6, batch, 20, hidden, dtype);
             for (const bool reverse : {false, true}) {
                 const auto got = ops::lstm(l.x, {l.input, l.recurrent, &l.input_bias, &l.recurrent_bias},

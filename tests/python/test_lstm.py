@@ -57,7 +57,7 @@ def assert_close(results, expected, bound):
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize(
     ("batch", "hidden"),
-    [(1, 64), (1, 33), (7, 40), (8, 64), (11, 128), (16, 30), (17, 64), (40, 24)],
+    [(1, 64), (1, 33), (7, 40), (8, 64), (11, 128), (16, 30), (17, 64), (40, 24), (70, 32)],
 )
 def test_lstm(rng, dtype, batch, hidden):
     arrays = draw(rng, dtype, 9, batch, 20, hidden)

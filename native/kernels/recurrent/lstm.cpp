@@ -7,7 +7,8 @@
 
 namespace gpk {
 extern const Image image_lstm;
-}
+extern const Image image_lstm_mma;
+}  // namespace gpk
 
 namespace gpk::kernels {
 
@@ -55,8 +56,17 @@ void lstm_host(const LstmParams& p) {
 const Kernel kKernels[] = {GPK_FLOAT_TYPES(X)};
 #undef X
 
+#define X(suffix, T)                                         \
+    Kernel(KernelDef{.name = "lstm_mma_" #suffix,            \
+                     .image = &image_lstm_mma,               \
+                     .twin = twin<LstmParams, lstm_host<T>>, \
+                     .waits_for_predecessor = true}),
+const Kernel kMma[] = {X(f16, float16) X(bf16, bfloat16)};
+#undef X
+
 }  // namespace
 
+const Kernel& lstm_mma(DType dtype) { return kMma[float_index(dtype) - 1]; }
 const Kernel& lstm(DType dtype) { return kKernels[float_index(dtype)]; }
 
 }  // namespace gpk::kernels

@@ -1,26 +1,7 @@
-#include "kernels/device.cuh"
 #include "kernels/floats.hpp"
-#include "kernels/recurrent/lstm.hpp"
+#include "kernels/recurrent/lstm.cuh"
 
 namespace gpk::kernels {
-
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-template <class T>
-__device__ __forceinline__ void lstm_unit(const LstmParams& p, std::int64_t row, std::int64_t unit,
-                                          const float (&sums)[4]) {
-    float gates[4];
-#pragma unroll
-    for (int g = 0; g < 4; ++g) {
-        const std::int64_t at = (row * 4 + g) * p.hidden + unit;
-        gates[g] = float(static_cast<const T*>(p.x_gates)[at]) +
-                   (p.h_gates != nullptr ? float(static_cast<const T*>(p.h_gates)[at]) : sums[g]);
-    }
-    float& c = p.c[row * p.hidden + unit];
-    const float next = sigmoid(gates[1]) * c + sigmoid(gates[0]) * tanhf(gates[2]);
-    c = next;
-    static_cast<T*>(p.y)[row * p.y_stride + unit] = T(sigmoid(gates[3]) * tanhf(next));
-}
 
 // Each lane's share of the products of a unit's four rows of the weight with R rows of h. Rows past the batch
 // repeat the last one: what comes of them is dropped.
@@ -35,6 +16,7 @@ __device__ __forceinline__ void lstm_sums(const LstmParams& p, std::int64_t unit
         const std::int64_t row = first_row + r < p.batch ? first_row + r : p.batch - 1;
         rows[r] = static_cast<const T*>(p.h) + row * p.h_stride;
     }
+#pragma unroll 2  // so that the loads of two are under way
     for (std::int64_t k = threadIdx.x % 32 * N; k < p.hidden; k += 32 * N) {
         Vec w[4], h[R];
 #pragma unroll
@@ -79,7 +61,7 @@ __device__ __forceinline__ void lstm_fused(const LstmParams& p) {
         lstm_sums<T, 1, N>(p, unit, 0, sums);
 #pragma unroll
         for (float& sum : sums) sum = warp_reduce(sum, [](float x, float y) { return x + y; });
-        if (lane == 0) lstm_unit<T>(p, 0, unit, sums);
+        if (lane == 0) LstmUnit<T>(p, 0, unit).step(p, 0, unit, sums);
         return;
     }
     for (std::int64_t row = 0; row < p.batch; row += kLstmRows) {
@@ -89,7 +71,8 @@ __device__ __forceinline__ void lstm_fused(const LstmParams& p) {
         float gates[4];
 #pragma unroll
         for (int g = 0; g < 4; ++g) gates[g] = __shfl_sync(0xffffffffu, own, lane / 4 * 4 + g);
-        if (lane % 4 == 0 && row + lane / 4 < p.batch) lstm_unit<T>(p, row + lane / 4, unit, gates);
+        const std::int64_t own_row = row + lane / 4;
+        if (lane % 4 == 0 && own_row < p.batch) LstmUnit<T>(p, own_row, unit).step(p, own_row, unit, gates);
     }
 }
 
@@ -97,9 +80,14 @@ template <class T>
 __device__ __forceinline__ void lstm_kernel(const LstmParams& p) {
     wait_for_predecessor();
     if (p.h_gates != nullptr) {
-        const float none[4] = {};
-        for (std::int64_t i = global_thread(); i < p.batch * p.hidden; i += grid_threads())
-            lstm_unit<T>(p, i / p.hidden, i % p.hidden, none);
+        for (std::int64_t i = global_thread(); i < p.batch * p.hidden; i += grid_threads()) {
+            const std::int64_t row = i / p.hidden, unit = i % p.hidden;
+            float sums[4];
+#pragma unroll
+            for (int g = 0; g < 4; ++g)
+                sums[g] = float(static_cast<const T*>(p.h_gates)[(row * 4 + g) * p.hidden + unit]);
+            LstmUnit<T>(p, row, unit).step(p, row, unit, sums);
+        }
     } else if (p.vectorized) {
         lstm_fused<T, 16 / sizeof(T)>(p);
     } else {
@@ -107,8 +95,11 @@ __device__ __forceinline__ void lstm_kernel(const LstmParams& p) {
     }
 }
 
-#define X(suffix, T) \
-    extern "C" __global__ void lstm_##suffix(const __grid_constant__ LstmParams p) { lstm_kernel<T>(p); }
+#define X(suffix, T)                                           \
+    extern "C" __global__ void __launch_bounds__(kLstmThreads) \
+        lstm_##suffix(const __grid_constant__ LstmParams p) {  \
+        lstm_kernel<T>(p);                                     \
+    }
 GPK_FLOAT_TYPES(X)
 #undef X
 

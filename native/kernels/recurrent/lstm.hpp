@@ -23,7 +23,13 @@ struct LstmParams {
 
 // So many rows of the batch share what is read of the weight; times four gates, a value for each lane.
 inline constexpr int kLstmRows = 8;
+inline constexpr int kLstmThreads = 128;  // the most of a block
+
+// Units of a block of the kernel for the tensor cores, and its threads.
+inline constexpr int kLstmMmaUnits = 8, kLstmMmaThreads = 256;
 
 const Kernel& lstm(DType dtype);
+// float16 and bfloat16, where hidden is a multiple of 32 and everything is vectorized; h_gates is null.
+const Kernel& lstm_mma(DType dtype);
 
 }  // namespace gpk::kernels
