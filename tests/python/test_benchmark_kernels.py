@@ -141,6 +141,8 @@ def test_a_wrong_result_is_no_figure(one_us):
         double_case(run=lambda x: x[:10]),
         double_case(run=lambda x: x / 0),
         double_case(needs="nn.nothing"),
+        double_case(needs="add(x)"),
+        double_case(needs="add(nothing)"),
         double_case(),
     ]
     results = [what for _, what in measure_cases(cases, bench())]
@@ -148,9 +150,12 @@ def test_a_wrong_result_is_no_figure(one_us):
         *["ArithmeticError"] * 3,
         "NotImplementedError",
         "Row",
+        "NotImplementedError",
+        "Row",
     ]
     assert "error 4.99e-05, at most 1e-05 allowed" in str(results[0])
     assert "gp.nn.nothing" in str(results[3])
+    assert "gp.add(nothing)" in str(results[5])
 
 
 def test_what_a_peer_cannot_do_is_noted(one_us):

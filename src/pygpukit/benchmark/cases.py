@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -77,7 +78,7 @@ class Case:
     peers: dict[str, Function] = dataclasses.field(default_factory=dict)
     own: dict[str, Function] = dataclasses.field(default_factory=dict)  # other ways to the same result
     goals: tuple[Goal, ...] = ()
-    needs: str = ""  # what the package must have: "nn.attention"
+    needs: str = ""  # what the package must have: "nn.attention", "matmul(dtype)"
     rows_of: Function | None = None  # the part of a result that the reference computes
     prepare: Function | None = None  # makes what `run` gets of the inputs, before the time
     referred: Function | None = None  # makes what `reference` gets of them, where that is not the inputs
@@ -251,12 +252,13 @@ def op(path: str) -> Function:
 
 
 def has(path: str) -> bool:
-    """Whether the package has "nn.attention"."""
+    """Whether the package has "nn.attention", or "matmul(dtype)": a function with that argument."""
+    name, _, argument = path.rstrip(")").partition("(")
     try:
-        _find(path)
+        found = _find(name)
     except AttributeError:
         return False
-    return True
+    return not argument or re.search(rf"[( ]{argument}:", found.__doc__ or "") is not None
 
 
 def measure_cases(cases: Iterable[Case], bench: Bench) -> Iterator[tuple[str, Row | Exception]]:

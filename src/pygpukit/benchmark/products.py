@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from .cases import Case, Goal, op
 from .draws import Draw
 from .library_products import library_products
 
-DTYPES = ("bfloat16", "float16", "tf32", "float32")
+DTYPES = ("bfloat16", "float16", "tf32", "float32", "float8_e4m3", "int8")
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64", "fp8": "float8_e4m3"}
 _GOALS = {"bfloat16": 1.0, "float16": 1.0, "tf32": 1.05, "float32": 1.10, "float8_e4m3": 1.0, "int8": 1.3}
 _REFERENCE_FLOPS = 4e9  # about what NumPy does in a tenth of a second
@@ -36,7 +37,17 @@ def _tf32(a: gp.Array, b: gp.Array) -> gp.Array:
         gp.set_matmul_precision(before)
 
 
-_RUN: dict[str, Any] = {"tf32": _tf32}
+def _float8(a: gp.Array, b: gp.Array) -> gp.Array:
+    one = gp.ones(1)
+    return op("nn.scaled_matmul")(a, b, one, one, dtype="bfloat16")
+
+
+# Where it is not gp.matmul: how a dtype is multiplied, and what that needs.
+_RUN: dict[str, tuple[Any, str]] = {
+    "tf32": (_tf32, ""),
+    "float8_e4m3": (_float8, "nn.scaled_matmul"),
+    "int8": (functools.partial(op("matmul"), dtype="int32"), "matmul(dtype)"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,18 +87,20 @@ class Matrices:
 
 
 def product(group: str, name: str, of: Matrices, goals: tuple[Goal, ...] = (), limit: str = "copy") -> Case:
+    run, needs = _RUN.get(of.dtype, (gp.matmul, ""))
     return Case(
         group,
         name,
         of.dtype,
         of.inputs,
-        _RUN.get(of.dtype, gp.matmul),
+        run,
         of.reference,
         work=of.flops,
         moved=of.bytes,
         memory_limit=limit,
         peers=dict(library_products(of.dtype)),
         goals=goals,
+        needs=needs,
         rows_of=of.rows,
         by_bytes=limit == "read" and group == "gemv",
     )
