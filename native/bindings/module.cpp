@@ -28,4 +28,5 @@ NB_MODULE(_native, m) {
     bind_rope(m);
     bind_lstm(m);
     bind_conv1d(m);
+    bind_attention(m);
 }

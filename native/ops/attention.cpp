@@ -1,11 +1,12 @@
-#include "kernels/attention/attention.hpp"
+#include "ops/attention.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.hpp"
-#include "ops/attention.hpp"
-#include "ops/attention_checks.hpp"
+#include "ops/decode_attention.hpp"
 #include "ops/elementwise.hpp"
+#include "ops/flash_attention.hpp"
 #include "ops/launch.hpp"
 #include "ops/model_checks.hpp"
 
@@ -13,215 +14,267 @@ namespace gpk::ops {
 
 namespace {
 
-constexpr const char* kCall = "attention";
+using kernels::FlashAttentionParams;
+using kernels::kUnbounded;
+
 // With more tokens than this a tile of queries shares the reading of the keys.
 constexpr std::int64_t kDecodeTokens = 8;
-constexpr std::int64_t kMaxSplits = 64;
 
-// How the decode kernel covers the heads, and over how many blocks one query's keys may spread.
-struct DecodePlan {
-    int head_tile;
-    std::int64_t tiles;  // of query heads, over all key/value heads
-    std::int64_t splits;
-    std::int64_t counters;  // 32-bit words before the partial results, padded to 16 bytes
-    std::int64_t words;     // of the workspace; 0 where none is needed
+[[noreturn]] void refuse(const char* call, const char* argument, const std::string& expected,
+                         const std::string& got) {
+    throw error(ErrorKind::value, {.call = call, .argument = argument, .expected = expected, .got = got});
+}
+
+void require_at_most(const char* call, const char* argument, const char* what, std::int64_t value,
+                     std::int64_t limit) {
+    if (value > limit) refuse(call, argument, str("at most ", limit, " ", what), str(value));
+}
+
+// The axes of a call's arrays.
+struct Axes {
+    int heads, tokens;  // d is the last
 };
 
-DecodePlan plan_decode(Device& device, const AttentionSize& size) {
-    DecodePlan plan{};
-    const std::int64_t group = size.heads / size.kv_heads;
-    plan.head_tile = group == 1 ? 1 : 4;
-    plan.tiles = size.kv_heads * ((group + plan.head_tile - 1) / plan.head_tile);
-    // Two blocks a multiprocessor when the cache is full.
-    const std::int64_t wanted =
-        2 * current_stream(device)->multiprocessors() / std::max<std::int64_t>(plan.tiles * size.tokens, 1);
-    const std::int64_t useful = (size.capacity + kernels::kDecodeMinKeys - 1) / kernels::kDecodeMinKeys;
-    plan.splits = std::clamp<std::int64_t>(wanted, 1, std::clamp<std::int64_t>(useful, 1, kMaxSplits));
-    plan.counters = (size.tokens * plan.tiles + 3) / 4 * 4;
-    plan.words = plan.splits == 1 ? 0 : plan.counters + size.tokens * size.heads * plan.splits * (size.d + 2);
-    return plan;
-}
+struct Sizes {
+    std::int64_t heads, kv_heads, tokens, keys, d;
+};
 
-// Bounds that keep the kernels' grids and 32-bit indices in range.
-void require_at_most(const char* argument, const char* what, std::int64_t value, std::int64_t limit) {
-    if (value <= limit) return;
-    throw error(ErrorKind::value, {.call = kCall,
-                                   .argument = argument,
-                                   .expected = str("at most ", limit, " ", what),
-                                   .got = str(value)});
-}
-
-AttentionSize check(const Array& q, const Array& keys, const Array& values, const Array& position) {
-    require_heads(kCall, "q", q);
-    const AttentionSize size{.tokens = q.shape()[0],
-                             .heads = q.shape()[1],
-                             .kv_heads = keys.rank() == 3 ? keys.shape()[0] : 0,
-                             .d = q.shape()[2],
-                             .capacity = keys.rank() == 3 ? keys.shape()[1] : 0};
-    require_cache(kCall, keys, values, size.d, q.dtype());
-    require_position(kCall, position);
-    if (size.d > kernels::kMaxHeadDim) {
-        throw error(ErrorKind::value,
-                    {.call = kCall,
-                     .argument = "q",
-                     .expected = str("heads of at most ", kernels::kMaxHeadDim, " elements"),
-                     .got = str(size.d)});
+Sizes check(const char* call, const Array& q, const Array& k, const Array& v, int rank, Axes axes) {
+    require_model_float(call, "q", q.dtype());
+    if (q.rank() != rank) refuse(call, "q", str(rank, " axes"), to_string(q.shape()));
+    if (k.rank() != rank) refuse(call, "k", str(rank, " axes"), to_string(k.shape()));
+    Dims expected = k.shape();
+    expected[rank - 1] = q.shape()[rank - 1];
+    if (rank == 4) expected[0] = q.shape()[0];
+    require_array(call, "k", k, expected, q.dtype());
+    require_array(call, "v", v, k.shape(), q.dtype());
+    const Sizes sizes{.heads = q.shape()[axes.heads],
+                      .kv_heads = k.shape()[axes.heads],
+                      .tokens = q.shape()[axes.tokens],
+                      .keys = k.shape()[axes.tokens],
+                      .d = q.shape()[rank - 1]};
+    if (sizes.d < 1 || sizes.d > kernels::kMaxHeadDim) {
+        refuse(call, "q", str("heads of 1 to ", kernels::kMaxHeadDim, " elements"), str(sizes.d));
     }
-    if (size.kv_heads < 1 || size.heads % size.kv_heads != 0 || size.capacity < 1) {
-        throw error(
-            ErrorKind::value,
-            {.call = kCall,
-             .argument = "keys",
-             .expected = str("a cache (kv_heads, capacity, d) whose heads divide the ", size.heads, " of q"),
-             .got = to_string(keys.shape())});
+    if (sizes.heads > 0 && (sizes.kv_heads < 1 || sizes.heads % sizes.kv_heads != 0)) {
+        refuse(call, "k", str("a number of heads that divides the ", sizes.heads, " of q"),
+               str(sizes.kv_heads));
     }
-    require_at_most("q", "tokens", size.tokens, 1 << 20);
-    require_at_most("q", "heads", size.heads, 1 << 15);
-    require_at_most("keys", "positions", size.capacity, 1 << 30);
-    return size;
+    require_at_most(call, "q", "tokens", sizes.tokens, kUnbounded / 4);
+    require_at_most(call, "k", "keys", sizes.keys, kUnbounded / 4);
+    return sizes;
 }
 
-bool vectorizable(const Array& cache) {
-    const std::int64_t size = static_cast<std::int64_t>(itemsize(cache.dtype()));
-    return cache.shape()[2] % 8 == 0 && cache.strides()[0] * size % 16 == 0 &&
-           cache.strides()[1] * size % 16 == 0 && aligned16(cache);
+std::int32_t reach(std::int64_t keys) {
+    return keys < 0 || keys > kUnbounded ? kUnbounded : static_cast<std::int32_t>(keys);
+}
+
+// Everything but what the shapes say.
+FlashAttentionParams params_of(const char* call, const Sizes& sizes, const AttentionOptions& options) {
+    if (!(options.soft_cap >= 0) || std::isinf(options.soft_cap)) {
+        refuse(call, "soft_cap", "a positive number, or 0 for none", str(options.soft_cap));
+    }
+    if (options.alibi_slopes != nullptr) {
+        require_array(call, "alibi_slopes", *options.alibi_slopes, {sizes.heads}, DType::float32);
+    }
+    const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes.d)));
+    return {.slopes = nullptr,
+            .mask_kind = kernels::MaskKind::none,
+            .heads = static_cast<std::int32_t>(sizes.heads),
+            .kv_heads = static_cast<std::int32_t>(sizes.kv_heads),
+            .d = static_cast<std::int32_t>(sizes.d),
+            .keys = static_cast<std::int32_t>(sizes.keys),
+            .left = reach(options.left),
+            .right = options.causal ? 0 : reach(options.right),
+            .scale = static_cast<float>(scale),
+            .soft_cap = static_cast<float>(options.soft_cap)};
+}
+
+// What can be read: the last axis dense, and what a tensor map cannot name in one piece where it then can.
+Array readable(const Array& x) {
+    const bool maps = itemsize(x.dtype()) == 2 && x.shape()[3] % 8 == 0;
+    return last_axis_dense(x) && (!maps || suits_tensor_map(x)) ? x : contiguous(x);
+}
+
+// The same for the kernels of few tokens.
+kernels::AttentionDecodeParams few_of(const FlashAttentionParams& p) {
+    return {.slopes = p.slopes,
+            .scale = p.scale,
+            .soft_cap = p.soft_cap,
+            .batch = p.batch,
+            .tokens = p.tokens,
+            .heads = p.heads,
+            .kv_heads = p.kv_heads,
+            .d = p.d,
+            .capacity = p.keys,
+            .position = p.keys - p.tokens,
+            .left = std::min(p.left, kernels::kDecodeUnbounded),
+            .right = std::min(p.right, kernels::kDecodeUnbounded)};
+}
+
+// As [batch, heads, tokens, keys], the keys one after another.
+Array expand_mask(const char* call, const Array& mask, const Dims& shape, DType dtype) {
+    if (mask.dtype() != DType::bool_ && mask.dtype() != DType::float32 && mask.dtype() != dtype) {
+        throw error(ErrorKind::type, {.call = call,
+                                      .argument = "mask",
+                                      .expected = str("bool, float32 or ", name(dtype)),
+                                      .got = std::string(name(mask.dtype()))});
+    }
+    Dims own = mask.shape();  // with all keys, and no more than that
+    if (!own.empty()) own[own.size() - 1] = shape[3];
+    bool fits = own.size() <= 4;
+    for (int i = 0; fits && i < mask.rank(); ++i) {
+        const std::int64_t extent = mask.shape()[i];
+        fits = extent == 1 || extent == shape[4 - mask.rank() + i];
+    }
+    if (!fits)
+        refuse(call, "mask", "a shape that broadcasts to " + to_string(shape), to_string(mask.shape()));
+    const Array whole = own.empty() ? mask.broadcast_to({shape[3]}) : mask.broadcast_to(own);
+    return (last_axis_dense(whole) ? whole : contiguous(whole)).broadcast_to(shape);
+}
+
+kernels::MaskKind kind_of(const Array& mask, DType dtype) {
+    if (mask.dtype() == DType::bool_) return kernels::MaskKind::boolean;
+    return mask.dtype() == dtype ? kernels::MaskKind::element : kernels::MaskKind::float32;
+}
+
+// Of `pairs` of queries and keys that see each other, all heads together.
+Cost cost_of(const Array& q, const Array& k, double pairs) {
+    return {.flops = 4 * pairs * static_cast<double>(q.shape()[q.rank() - 1]),
+            .bytes = static_cast<double>(2 * q.nbytes() + 2 * k.nbytes())};
+}
+
+double seen_pairs(const Sizes& s, const FlashAttentionParams& p) {
+    const auto tokens = static_cast<double>(s.tokens), keys = static_cast<double>(s.keys);
+    const double all = tokens * keys;
+    const double later = p.right == 0 ? tokens * std::min(tokens, keys) / 2 : 0;
+    const double windowed = tokens * (static_cast<double>(p.left) + p.right + 1);
+    return static_cast<double>(s.heads) * std::min(all - later, windowed);
 }
 
 }  // namespace
 
-void require_cache(const char* call, const Array& keys, const Array& values, std::int64_t d, DType dtype) {
-    if (keys.rank() != 3 || keys.shape()[2] != d) {
-        throw error(ErrorKind::value, {.call = call,
-                                       .argument = "keys",
-                                       .expected = str("shape (kv_heads, capacity, ", d, ")"),
-                                       .got = to_string(keys.shape())});
+Array attention(const Array& query, const Array& key, const Array& value, const AttentionOptions& options,
+                const Array* out) {
+    constexpr const char* kCall = "attention";
+    Device& device = common_device(kCall, {&query, &key, &value, options.mask, options.alibi_slopes, out});
+    const Sizes sizes = check(kCall, query, key, value, 4, {.heads = 1, .tokens = 2});
+    FlashAttentionParams params = params_of(kCall, sizes, options);
+    const std::int64_t batch = query.shape()[0];
+    require_at_most(kCall, "q", "queries of all heads", batch * sizes.heads * sizes.tokens, kUnbounded);
+    const Array y = prepare_output(kCall, device, query.shape(), query.dtype(), out);
+    require_no_overlap(kCall, y, {&query, &key, &value});
+    Array mask;
+    if (options.mask != nullptr) {
+        mask =
+            expand_mask(kCall, *options.mask, {batch, sizes.heads, sizes.tokens, sizes.keys}, query.dtype());
     }
-    require_array(call, "keys", keys, keys.shape(), dtype);
-    require_array(call, "values", values, keys.shape(), dtype);
-    for (const Array* cache : {&keys, &values}) {
-        if (!last_axis_dense(*cache)) {
-            throw error(ErrorKind::value, {.call = call,
-                                           .argument = cache == &keys ? "keys" : "values",
-                                           .expected = "a last axis without gaps",
-                                           .got = "strides " + to_string(cache->strides())});
-        }
-    }
-}
-
-Array attention_workspace(Device& device, const AttentionSize& size) {
-    const DecodePlan plan = plan_decode(device, size);
-    if (plan.words == 0 || size.tokens > kDecodeTokens) return {};
-    Array workspace = Array::empty(device, {plan.words}, DType::float32);
-    // The counters must be zero; the kernel leaves them so.
-    const auto& stream = current_stream(device);
-    const UseScope scope;
-    workspace.storage()->before_write(stream);
-    device.launcher().fill(*stream, workspace.data(), 0, static_cast<std::size_t>(plan.counters) * 4);
-    return workspace;
-}
-
-namespace {
-
-// One launch, or one for each few tiles of tokens.
-void launch_prefill(kernels::AttentionParams params, DType dtype, const Cost& cost,
-                    std::initializer_list<const Array*> reads, const Array& y) {
-    int variant = 0;
-    while (kernels::kPrefillVariants[variant].max_d < params.d) ++variant;
-    const kernels::PrefillVariant& v = kernels::kPrefillVariants[variant];
-    const Kernel& kernel = kernels::attention_prefill(dtype, variant);
-    const std::int64_t tokens = params.tokens, tile = v.query_tile(), tiles = (tokens + tile - 1) / tile;
-    const auto config_of = [&](std::int64_t tiles_here) {
-        return LaunchConfig{
-            .grid = {static_cast<std::uint32_t>(params.heads), static_cast<std::uint32_t>(tiles_here)},
-            .block = {static_cast<std::uint32_t>(kernels::PrefillVariant::kThreads)},
-            .shared_bytes = static_cast<std::uint32_t>(v.shared_bytes())};
-    };
-    with_storages(reads, {&y}, [&](Stream& stream) {
-        Launcher& launcher = stream.device().launcher();
-        const std::int64_t slices = slices_for(stream, kernel, config_of(tiles), cost);
-        if (slices == 1) return launcher.launch(stream, kernel, config_of(tiles), params, cost);
-        const std::int64_t step = std::max<std::int64_t>(tiles / slices, 1);
-        for (std::int64_t begin = 0; begin < tiles; begin += step) {
-            const std::int64_t end = std::min(begin + step, tiles);
-            params.first_token = static_cast<std::int32_t>(begin * tile);
-            params.tokens = static_cast<std::int32_t>(std::min(end * tile, tokens));
-            const double part =
-                static_cast<double>(params.tokens - params.first_token) / static_cast<double>(tokens);
-            launcher.launch(stream, kernel, config_of(end - begin), params,
-                            {.flops = cost.flops * part, .bytes = cost.bytes});
-        }
-    });
-}
-
-}  // namespace
-
-Array attention(const Array& query, const Array& keys, const Array& values, const Array& position,
-                double scale, const Array* out, const Array* workspace) {
-    const AttentionSize size = check(query, keys, values, position);
-    Device& device = common_device(kCall, {&query, &keys, &values, &position});
-    const Array q = last_axis_dense(query) ? query : contiguous(query);
-    const Array y = prepare_output(kCall, device, q.shape(), q.dtype(), out);
-    require_contiguous(kCall, "out", y);
-    require_no_overlap(kCall, y, {&q, &keys, &values});
     if (y.size() == 0) return y;
-
-    kernels::AttentionParams params{
-        .q = q.as<>(),
-        .keys = keys.as<>(),
-        .values = values.as<>(),
-        .out = y.as<>(),
-        .position = position.as<const std::int32_t>(),
-        .partial = nullptr,
-        .counters = nullptr,
-        .q_token_stride = q.strides()[0],
-        .q_head_stride = q.strides()[1],
-        .key_head_stride = keys.strides()[0],
-        .key_stride = keys.strides()[1],
-        .value_head_stride = values.strides()[0],
-        .value_stride = values.strides()[1],
-        .tokens = static_cast<std::int32_t>(size.tokens),
-        .heads = static_cast<std::int32_t>(size.heads),
-        .kv_heads = static_cast<std::int32_t>(size.kv_heads),
-        .d = static_cast<std::int32_t>(size.d),
-        .capacity = static_cast<std::int32_t>(size.capacity),
-        .splits = 1,
-        .vectorized = vectorizable(keys) && vectorizable(values),
-        .scale = static_cast<float>(scale),
-        .first_token = 0,
-    };
-    // The position is not known here: the cost is that of a full cache.
-    const double products = static_cast<double>(size.tokens) * static_cast<double>(size.heads) *
-                            static_cast<double>(size.capacity) * static_cast<double>(size.d);
-    const Cost cost{.flops = 4 * products,
-                    .bytes = static_cast<double>(keys.nbytes() + values.nbytes() + 2 * y.nbytes())};
-
-    if (size.tokens > kDecodeTokens) {
-        launch_prefill(params, q.dtype(), cost, {&q, &keys, &values, &position}, y);
+    if (sizes.keys == 0) {
+        assign(y, 0);
         return y;
     }
 
-    const DecodePlan plan = plan_decode(device, size);
-    params.splits = static_cast<std::int32_t>(plan.splits);
-    const LaunchConfig config{
-        .grid = {static_cast<std::uint32_t>(plan.splits), static_cast<std::uint32_t>(plan.tiles),
-                 static_cast<std::uint32_t>(size.tokens)},
-        .block = {kernels::kDecodeThreads}};
-    const Kernel& kernel = kernels::attention_decode(q.dtype(), plan.head_tile);
-    if (plan.words == 0) {
-        launch(kernel, config, params, cost, {&q, &keys, &values, &position}, {&y});
+    const bool direct = last_axis_dense(y);
+    const Array target = direct ? y : Array::empty(device, y.shape(), y.dtype());
+    params.batch = static_cast<std::int32_t>(batch);
+    params.tokens = static_cast<std::int32_t>(sizes.tokens);
+    const Array slopes = options.alibi_slopes == nullptr ? query : contiguous(*options.alibi_slopes);
+    if (options.alibi_slopes != nullptr) params.slopes = slopes.as<const float>();
+    const Cost cost = cost_of(query, key, static_cast<double>(batch) * seen_pairs(sizes, params));
+    constexpr std::int64_t kMostHeads = (1 << 15) - 1, kMostBatches = (1 << 16) - 1;  // of a grid
+    if (sizes.tokens <= kDecodeTokens && !mask.defined() && sizes.heads <= kMostHeads &&
+        batch <= kMostBatches) {
+        const Array q = decode_query(query.transpose({0, 2, 1, 3}));
+        const Array k = last_axis_dense(key) ? key : contiguous(key),
+                    v = last_axis_dense(value) ? value : contiguous(value);
+        launch_decode({.q = q,
+                       .keys = k,
+                       .values = v,
+                       .out = target.transpose({0, 2, 1, 3}),
+                       .params = few_of(params),
+                       .cost = cost,
+                       .reads = {&q, &k, &v, &slopes},
+                       .workspace = nullptr});
+    } else {
+        const Array q = readable(query), k = readable(key), v = readable(value);
+        if (mask.defined()) {
+            params.mask = mask.as<>();
+            params.mask_kind = kind_of(mask, q.dtype());
+            params.mask_batch = mask.strides()[0];
+            params.mask_head = mask.strides()[1];
+            params.mask_query = mask.strides()[2];
+        }
+        const Array& also = mask.defined() ? mask : q;
+        launch_flash({.q = q,
+                      .k = k,
+                      .v = v,
+                      .out = target,
+                      .params = params,
+                      .cost = cost,
+                      .reads = {&q, &k, &v, &also, &slopes}});
+    }
+    if (!direct) assign(y, target);
+    return y;
+}
+
+Array attention_packed(const Array& query, const Array& key, const Array& value, const Array& q_starts,
+                       const Array& k_starts, std::int64_t max_tokens, const AttentionOptions& options,
+                       const Array* out) {
+    constexpr const char* kCall = "attention_packed";
+    Device& device =
+        common_device(kCall, {&query, &key, &value, &q_starts, &k_starts, options.alibi_slopes, out});
+    const Sizes sizes = check(kCall, query, key, value, 3, {.heads = 1, .tokens = 0});
+    FlashAttentionParams params = params_of(kCall, sizes, options);
+    if (options.mask != nullptr) refuse(kCall, "mask", "none", "one");
+    if (q_starts.rank() != 1 || q_starts.shape()[0] < 1) {
+        refuse(kCall, "q_starts", "shape (sequences + 1,)", to_string(q_starts.shape()));
+    }
+    require_array(kCall, "q_starts", q_starts, q_starts.shape(), DType::int32);
+    require_array(kCall, "k_starts", k_starts, q_starts.shape(), DType::int32);
+    if (max_tokens < 0) refuse(kCall, "max_tokens", "the most queries of a sequence", str(max_tokens));
+    max_tokens = std::min(max_tokens, sizes.tokens);
+    const std::int64_t sequences = q_starts.shape()[0] - 1;
+    require_at_most(kCall, "q_starts", "sequences", sequences, 1 << 20);
+    require_at_most(kCall, "max_tokens", "queries of all heads and sequences",
+                    sequences * sizes.heads * ((max_tokens + 63) / 64), kUnbounded / 64);
+    const Array y = prepare_output(kCall, device, query.shape(), query.dtype(), out);
+    require_no_overlap(kCall, y, {&query, &key, &value});
+    if (y.size() == 0 || sequences == 0 || max_tokens == 0) return y;
+    if (sizes.keys == 0) {
+        assign(y, 0);
         return y;
     }
-    const Array space =
-        workspace != nullptr && workspace->defined() ? *workspace : attention_workspace(device, size);
-    if (space.size() < plan.words) {
-        throw error(ErrorKind::value, {.call = kCall,
-                                       .argument = "workspace",
-                                       .expected = str("one for these sizes, of ", plan.words, " elements"),
-                                       .got = str(space.size())});
-    }
-    params.counters = space.as<std::uint32_t>();
-    params.partial = space.as<float>() + plan.counters;
-    launch(kernel, config, params, cost, {&q, &keys, &values, &position}, {&y, &space});
+
+    const auto heads_first = [](const Array& x) { return x.transpose({1, 0, 2}).expand_dims(0); };
+    const Array q = readable(heads_first(query)), k = readable(heads_first(key)),
+                v = readable(heads_first(value));
+    const Array starts = contiguous(q_starts), ends = contiguous(k_starts);
+    const bool direct = last_axis_dense(y);
+    const Array target = direct ? y : Array::empty(device, y.shape(), y.dtype());
+    const Array slopes = options.alibi_slopes == nullptr ? q : contiguous(*options.alibi_slopes);
+    if (options.alibi_slopes != nullptr) params.slopes = slopes.as<const float>();
+    params.q_starts = starts.as<const std::int32_t>();
+    params.k_starts = ends.as<const std::int32_t>();
+    params.q_total = static_cast<std::int32_t>(sizes.tokens);
+    params.k_total = static_cast<std::int32_t>(sizes.keys);
+    params.batch = static_cast<std::int32_t>(sequences);
+    params.tokens = static_cast<std::int32_t>(max_tokens);
+    // What the sequences' lengths are is not known here: as if they were alike.
+    const double pairs = seen_pairs({.heads = sizes.heads,
+                                     .kv_heads = sizes.kv_heads,
+                                     .tokens = max_tokens,
+                                     .keys = sizes.keys / sequences,
+                                     .d = sizes.d},
+                                    params);
+    launch_flash({.q = q,
+                  .k = k,
+                  .v = v,
+                  .out = heads_first(target),
+                  .params = params,
+                  .cost = cost_of(q, k, static_cast<double>(sequences) * pairs),
+                  .reads = {&q, &k, &v, &starts, &ends, &slopes}});
+    if (!direct) assign(y, target);
     return y;
 }
 

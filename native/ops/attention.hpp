@@ -1,11 +1,12 @@
-// Rotary embedding, the key/value cache, and attention over it.
+// Attention, rotary embedding, the key/value cache, and attention over it.
 //
 // Positions are in device memory (int32, shape [1]: the position of the call's first token), so that a
 // captured step can be replayed as the position moves on. All arrays of a call have one dtype: float32,
-// float16 or bfloat16. head_dim is even and at most 256.
+// float16 or bfloat16. head_dim is at most 256; even where it is rotated.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "array/array.hpp"
 
@@ -39,5 +40,49 @@ struct AttentionSize {
 };
 // Not defined where none is needed.
 Array attention_workspace(Device& device, const AttentionSize& size);
+
+struct AttentionOptions {
+    bool causal = false;               // as a window of nothing after
+    std::optional<double> scale = {};  // of the products; 1 / sqrt(d) where not given
+    // How many keys before and after its own place a query sees; negative: all.
+    std::int64_t left = -1, right = -1;
+    double soft_cap = 0;  // scores become cap * tanh(score / cap); 0: they stay
+    // float32 [heads]: slope * |key - place| is taken from the scores (Press et al. 2021, arXiv:2108.12409).
+    const Array* alibi_slopes = nullptr;
+    // Broadcasts to [batch, heads, tokens, keys]. bool: which keys are seen; the dtype of q or float32: added
+    // to the scores.
+    const Array* mask = nullptr;
+};
+
+// softmax(q k^T * scale) v of q [batch, heads, tokens, d] over k and v [batch, kv_heads, keys, d]; heads is a
+// multiple of kv_heads. The last query's place is the last key's, and each query stands one key before the
+// next. A query that sees no key gives zeros.
+Array attention(const Array& q, const Array& k, const Array& v, const AttentionOptions& options,
+                const Array* out = nullptr);
+
+// Sequences of different lengths one after the other, q [tokens, heads, d], k and v [keys, kv_heads, d].
+// q_starts and k_starts: int32 [sequences + 1], where each begins, and the last one's end. No sequence has
+// more than max_tokens queries. options.mask cannot be had.
+Array attention_packed(const Array& q, const Array& k, const Array& v, const Array& q_starts,
+                       const Array& k_starts, std::int64_t max_tokens, const AttentionOptions& options,
+                       const Array* out = nullptr);
+
+// How a cache is stored.
+struct CacheOptions {
+    // int32 [batch, pages of a sequence]: which page holds each page_tokens keys of a sequence; or null.
+    // Numbers outside are taken for the nearest page.
+    const Array* pages = nullptr;
+    // What the stored numbers are multiplied by.
+    double key_scale = 1, value_scale = 1;
+};
+
+// Attention of a few tokens, q [batch, tokens, heads, d], over a cache of each sequence, keys and values
+// [batch, kv_heads, capacity, d]; or, with cache.pages, [pages, kv_heads, page_tokens, d]. positions: int32
+// [batch], where the first token stands among its sequence's keys, which may be a number of the device; the
+// others follow it; each sees the keys up to its own place, from options.left before it on. The cache has the
+// dtype of q, or, for 16-bit ones, float8_e4m3. options.mask cannot be had.
+Array attention_cached(const Array& q, const Array& keys, const Array& values, const Array& positions,
+                       const CacheOptions& cache, const AttentionOptions& options,
+                       const Array* out = nullptr);
 
 }  // namespace gpk::ops

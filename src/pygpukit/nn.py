@@ -8,6 +8,9 @@ They take and give arrays, and hold no state.
 from __future__ import annotations
 
 from ._native import QuantizedWeight as QuantizedWeight
+from ._native import attention as attention
+from ._native import attention_cached as attention_cached
+from ._native import attention_packed as attention_packed
 from ._native import conv1d as conv1d
 from ._native import linear as linear
 from ._native import lstm as lstm

@@ -148,4 +148,125 @@ TEST(Attention, HandlesNoTokensAndRefusesTheRest) {
     EXPECT_THROW(ops::attention(wide, wide_keys, wide_keys, position, 1), Error);
 }
 
+// Batches of sequences of different lengths, in one piece and in pages.
+struct CachedCase {
+    std::int64_t batch, tokens, heads, kv_heads, d, capacity;
+    std::vector<std::int32_t> positions;
+};
+
+void check_cached(const CachedCase& c, DType dtype, DType stored, bool paged) {
+    constexpr std::int64_t kPage = 16;
+    const std::int64_t rows = c.batch * c.kv_heads * c.capacity * c.d;
+    const bool narrow = stored == DType::float8_e4m3;
+    const auto store = [&](std::vector<float> x) {
+        if (!narrow) return rounded(std::move(x), dtype);
+        for (float& value : x) value = float(float8_e4m3(value));
+        return x;
+    };
+    const auto q = rounded(random_floats(c.batch * c.tokens * c.heads * c.d, 1), dtype);
+    const auto k = store(random_floats(rows, 2)), v = store(random_floats(rows, 3));
+    const double key_scale = narrow ? 0.5 : 1, value_scale = narrow ? 2 : 1;
+    const double scale = 1 / std::sqrt(double(c.d));
+
+    // Sequence b's page i is page (b + batch * i) of the pool.
+    const std::int64_t pages = c.capacity / kPage;
+    std::vector<std::int32_t> table;
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+        for (std::int64_t i = 0; i < pages; ++i) table.push_back(static_cast<std::int32_t>(b + c.batch * i));
+    }
+    const auto upload_cache = [&](const std::vector<float>& x) {
+        Dims shape{c.batch, c.kv_heads, c.capacity, c.d};
+        std::vector<float> ordered = x;
+        if (paged) {
+            shape = {c.batch * pages, c.kv_heads, kPage, c.d};
+            std::size_t to = 0;
+            for (std::int64_t page = 0; page < c.batch * pages; ++page) {
+                for (std::int64_t head = 0; head < c.kv_heads; ++head) {
+                    const std::int64_t from =
+                        (page % c.batch * c.kv_heads + head) * c.capacity + page / c.batch * kPage;
+                    std::copy_n(x.begin() + from * c.d, kPage * c.d,
+                                ordered.begin() + static_cast<std::ptrdiff_t>(to));
+                    to += static_cast<std::size_t>(kPage * c.d);
+                }
+            }
+        }
+        if (!narrow) return upload(ordered, shape, dtype);
+        std::vector<std::uint8_t> bits;
+        for (const float value : ordered) bits.push_back(float8_e4m3(value).bits);
+        const Array array = Array::empty(test_device(), shape, stored);
+        array.copy_from_host(bits.data());
+        return array;
+    };
+    const Array pages_array = upload_ints(table);
+    const Array numbers = *pages_array.reshape_view({c.batch, pages});
+    const ops::CacheOptions cache{
+        .pages = paged ? &numbers : nullptr, .key_scale = key_scale, .value_scale = value_scale};
+    const auto got =
+        download(ops::attention_cached(upload(q, {c.batch, c.tokens, c.heads, c.d}, dtype), upload_cache(k),
+                                       upload_cache(v), upload_ints(c.positions), cache, {}));
+    const auto of_query = static_cast<std::ptrdiff_t>(c.tokens * c.heads * c.d),
+               of_cache = static_cast<std::ptrdiff_t>(c.kv_heads * c.capacity * c.d);
+    for (std::int64_t b = 0; b < c.batch; ++b) {
+        const auto part = [&](const std::vector<float>& x, std::ptrdiff_t size) {
+            return std::vector<float>(x.begin() + b * size, x.begin() + (b + 1) * size);
+        };
+        const Sizes s{c.tokens, c.heads,    c.kv_heads,
+                      c.d,      c.capacity, c.positions[static_cast<std::size_t>(b)]};
+        auto expected =
+            reference(part(q, of_query), part(k, of_cache), part(v, of_cache), s, scale * key_scale);
+        for (double& value : expected) value *= value_scale;
+        EXPECT_LE(worst_error(part(got, of_query), expected), 4 * rounding(dtype))
+            << name(dtype) << " over " << name(stored) << " paged " << paged << " d " << c.d << " sequence "
+            << b;
+    }
+}
+
+TEST(AttentionCached, MatchesFloat64) {
+    for (const bool paged : {false, true}) {
+        for (const DType dtype : kModelFloats) {
+            for (const std::int64_t d : {16, 64, 128, 256}) {
+                const CachedCase c{3, 2, 8, 2, d, 400, {7, 398, 211}};
+                check_cached(c, dtype, dtype, paged);
+                if (dtype != DType::float32) check_cached(c, dtype, DType::float8_e4m3, paged);
+            }
+            check_cached({2, 1, 7, 1, 12, 160, {0, 150}}, dtype, dtype, paged);
+            check_cached({1, 30, 4, 2, 64, 96, {50}}, dtype, dtype, paged);
+        }
+    }
+}
+
+// Tables and positions are on the device and not trusted: nothing outside the arrays is touched.
+TEST(AttentionCached, WrongNumbersAreKeptInside) {
+    const Array q = upload(random_floats(2 * 4 * 64, 1), {2, 1, 4, 64}, DType::bfloat16);
+    const Array cache = upload(random_floats(3 * 2 * 16 * 64, 2), {3, 2, 16, 64}, DType::bfloat16);
+    const Array pages = *upload_ints({-7, 1, INT32_MAX, INT32_MIN}).reshape_view({2, 2});
+    for (const std::int32_t position : {INT32_MIN, -1, 31, 32, INT32_MAX}) {
+        const auto y = download(
+            ops::attention_cached(q, cache, cache, upload_ints({position, position}), {.pages = &pages}, {}));
+        for (const float value : y) EXPECT_TRUE(std::isfinite(value)) << position;
+    }
+}
+
+TEST(AttentionCached, RefusesTheRest) {
+    const auto of = [](const Dims& shape, DType dtype = DType::float32) {
+        return Array::empty(test_device(), shape, dtype);
+    };
+    const Array q = of({2, 1, 4, 16}), k = of({2, 2, 32, 16}), at = of({2}, DType::int32);
+    EXPECT_EQ(ops::attention_cached(of({2, 0, 4, 16}), k, k, at, {}, {}).shape(), (Dims{2, 0, 4, 16}));
+    EXPECT_THROW(ops::attention_cached(of({2, 4, 16}), k, k, at, {}, {}), Error);
+    EXPECT_THROW(ops::attention_cached(q, of({3, 2, 32, 16}), of({3, 2, 32, 16}), at, {}, {}), Error);
+    EXPECT_THROW(ops::attention_cached(q, of({2, 3, 32, 16}), of({2, 3, 32, 16}), at, {}, {}), Error);
+    EXPECT_THROW(ops::attention_cached(q, of({2, 2, 0, 16}), of({2, 2, 0, 16}), at, {}, {}), Error);
+    EXPECT_THROW(ops::attention_cached(q, k, of({2, 2, 31, 16}), at, {}, {}), Error);
+    EXPECT_THROW(ops::attention_cached(q, k, k, of({3}, DType::int32), {}, {}), Error);
+    EXPECT_THROW(ops::attention_cached(q, k, k, of({2}), {}, {}), Error);
+    EXPECT_THROW(ops::attention_cached(q, k, k, at, {}, {.soft_cap = -1}), Error);
+    const Array narrow = of({2, 2, 32, 16}, DType::float8_e4m3);
+    EXPECT_THROW(ops::attention_cached(q, narrow, narrow, at, {}, {}), Error);  // beside float32
+    const Array odd = of({2, 2, 32, 12}, DType::float8_e4m3);                   // not in pieces of 16 bytes
+    EXPECT_THROW(ops::attention_cached(of({2, 1, 4, 12}, DType::float16), odd, odd, at, {}, {}), Error);
+    const Array pages = of({1, 2}, DType::int32);
+    EXPECT_THROW(ops::attention_cached(q, k, k, at, {.pages = &pages}, {}), Error);
+}
+
 }  // namespace

@@ -1,6 +1,9 @@
-#include "kernels/attention/attention.hpp"
+#include "kernels/attention/attention_decode.hpp"
+#include "kernels/attention/decode_split.cuh"
 #include "kernels/device.cuh"
 #include "kernels/floats.hpp"
+
+// On the ordinary cores: float32, and layouts that are not in pieces of 16 bytes.
 
 namespace gpk::kernels {
 
@@ -32,34 +35,49 @@ struct Eight {
     }
 };
 
-// Sum and weighted values of some keys, relative to their highest score.
+// Sum and weighted values of some keys, relative to their highest score, for G rows.
 template <int G>
 struct Running {
     float highest[G], sum[G], acc[G][kElements];
 };
+template <int G>
+struct Rows {
+    int token[G], head[G], low[G], high[G];  // keys low .. high are seen
+    float q[G][kElements];
+};
 
 __device__ __forceinline__ float weight_of(float highest, float common) {
-    return highest == -INFINITY ? 0.0f : expf(highest - common);
+    return highest == -INFINITY ? 0.0f : exp2f(highest - common);
+}
+
+__device__ __forceinline__ std::int64_t place(const AttentionDecodeParams& p, const DecodeRange& r,
+                                              const DecodeStrides& at, int index) {
+    const std::int64_t head = r.kv_head * at.head;
+    if (p.pages == nullptr) return head + r.batch * at.batch + index * at.token;
+    const int page = index / p.page_tokens;
+    const int number = p.pages[static_cast<std::int64_t>(r.batch) * p.pages_of_sequence + page];
+    return head + min(max(number, 0), p.page_count - 1) * at.batch +
+           (index - page * p.page_tokens) * at.token;
 }
 
 // The keys of one warp, `lanes` lanes to a key: those of group i are begin + i, begin + i + groups, ...
 template <class T, int G>
-__device__ __forceinline__ void run_keys(const AttentionParams& p, const T* keys, const T* values,
-                                         const float (&q)[G][kElements], int begin, int end, int lanes,
-                                         int first, Running<G>& r) {
+__device__ __forceinline__ void run_keys(const AttentionDecodeParams& p, const DecodeRange& range,
+                                         const Rows<G>& rows, int lanes, int first, Running<G>& r) {
     const int of_warp = 32 / lanes, groups = kWarps * of_warp;
     const int group = threadIdx.x % 32 / lanes;  // within the warp
-    for (int base = begin + static_cast<int>(threadIdx.x) / 32 * of_warp; base < end;
+    const bool whole = p.vectorized && p.d % kElements == 0;
+    for (int base = range.split_begin + static_cast<int>(threadIdx.x) / 32 * of_warp; base < range.split_end;
          base += groups * kUnroll) {
         Eight<T> k[kUnroll], v[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             // Past the end the last key is read again and its score discarded.
-            const std::int64_t key = min(base + group + u * groups, end - 1);
+            const int key = min(base + group + u * groups, range.split_end - 1);
             // Lanes beyond the head's end read its first elements; their q is zero.
             const int at = first < p.d ? first : 0;
-            k[u].load(keys + key * p.key_stride, at, p.d, p.vectorized);
-            v[u].load(values + key * p.value_stride, at, p.d, p.vectorized);
+            k[u].load(static_cast<const T*>(p.keys) + place(p, range, p.k_at, key), at, p.d, whole);
+            v[u].load(static_cast<const T*>(p.values) + place(p, range, p.v_at, key), at, p.d, whole);
         }
         float score[kUnroll][G];
 #pragma unroll
@@ -68,7 +86,7 @@ __device__ __forceinline__ void run_keys(const AttentionParams& p, const T* keys
             for (int g = 0; g < G; ++g) {
                 float dot = 0;
 #pragma unroll
-                for (int j = 0; j < kElements; ++j) dot += q[g][j] * k[u][j];
+                for (int j = 0; j < kElements; ++j) dot += rows.q[g][j] * k[u][j];
                 score[u][g] = dot;
             }
         }
@@ -84,7 +102,12 @@ __device__ __forceinline__ void run_keys(const AttentionParams& p, const T* keys
             float highest = r.highest[g];
 #pragma unroll
             for (int u = 0; u < kUnroll; ++u) {
-                if (base + group + u * groups >= end) score[u][g] = -INFINITY;
+                const int key = base + group + u * groups;
+                const bool is_seen = key < range.split_end && key >= rows.low[g] && key <= rows.high[g];
+                score[u][g] = is_seen ? with_options(p, score[u][g], rows.head[g],
+                                                     key - range.position - rows.token[g]) *
+                                            kLog2E
+                                      : -INFINITY;
                 highest = fmaxf(highest, score[u][g]);
             }
             const float keep = weight_of(r.highest[g], highest);
@@ -122,59 +145,39 @@ __device__ __forceinline__ void join_groups(int lanes, Running<G>& r) {
     }
 }
 
-// What the splits left in device memory -> one head's output, by the last block to finish.
-template <class T>
-__device__ __forceinline__ void join_splits(const AttentionParams& p, const float* partial, int active,
-                                            T* out, int element) {
-    const int stride = p.d + 2;
-    float common = -INFINITY;
-    for (int s = 0; s < active; ++s) common = fmaxf(common, __ldcg(partial + s * stride + p.d));
-    float sum = 0, value = 0;
-    for (int s = 0; s < active; ++s) {
-        const float* part = partial + s * stride;
-        const float weight = weight_of(__ldcg(part + p.d), common);
-        sum += weight * __ldcg(part + p.d + 1);
-        value += weight * __ldcg(part + element);
-    }
-    out[element] = T(value / sum);
-}
-
 template <class T, int G>
-__device__ __forceinline__ void decode(const AttentionParams& p) {
+__device__ __forceinline__ void decode(const AttentionDecodeParams& p) {
     __shared__ float warp_highest[kWarps][G], warp_sum[kWarps][G], warp_acc[kWarps][G][kMaxHeadDim];
-    __shared__ bool is_last;
     wait_for_predecessor();
-
-    const int group_size = p.heads / p.kv_heads, tiles = (group_size + G - 1) / G;
-    const int kv_head = blockIdx.y / tiles, tile = blockIdx.y % tiles;
-    const int head = kv_head * group_size + tile * G, heads = min(G, group_size - tile * G);
-    const int token = blockIdx.z;
-    const int length = max(1, min(*p.position + token + 1, p.capacity));
-    const int chunk = max(kDecodeMinKeys, (length + p.splits - 1) / p.splits);
-    const int active = (length + chunk - 1) / chunk;
-    if (static_cast<int>(blockIdx.x) >= active) return;
-    const int begin = blockIdx.x * chunk, end = min(begin + chunk, length);
+    const DecodeRange range = decode_range(p, G);
+    if (range.split >= range.active) return;
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     int lanes = 1;  // that share a key
     while (lanes * kElements < p.d) lanes *= 2;
     const int first = lane % lanes * kElements;
 
-    float q[G][kElements];
+    Rows<G> rows;
     Running<G> r;
 #pragma unroll
     for (int g = 0; g < G; ++g) {
-        const T* row = static_cast<const T*>(p.q) + token * p.q_token_stride + (head + g) * p.q_head_stride;
+        const int row = range.first_row + g, token = row / range.group;
+        const bool is_there = token < p.tokens;
+        rows.token[g] = token;
+        rows.head[g] = range.kv_head * range.group + row - token * range.group;
+        rows.low[g] = is_there ? range.position + token - p.left : INT32_MAX;
+        rows.high[g] = min(range.position + token + p.right, range.end - 1);
+        const T* q = static_cast<const T*>(p.q) + range.batch * p.q_at.batch + token * p.q_at.token +
+                     rows.head[g] * p.q_at.head;
         r.highest[g] = -INFINITY;
         r.sum[g] = 0;
 #pragma unroll
         for (int j = 0; j < kElements; ++j) {
-            q[g][j] = g < heads && first + j < p.d ? float(row[first + j]) * p.scale : 0.0f;
+            rows.q[g][j] = is_there && first + j < p.d ? float(q[first + j]) : 0.0f;
             r.acc[g][j] = 0;
         }
     }
-    run_keys(p, static_cast<const T*>(p.keys) + kv_head * p.key_head_stride,
-             static_cast<const T*>(p.values) + kv_head * p.value_head_stride, q, begin, end, lanes, first, r);
+    run_keys<T>(p, range, rows, lanes, first, r);
     join_groups(lanes, r);
 
     if (lane < lanes) {
@@ -190,9 +193,9 @@ __device__ __forceinline__ void decode(const AttentionParams& p) {
     }
     __syncthreads();
 
-    const std::int64_t row = static_cast<std::int64_t>(token) * p.heads + head;
-    for (int i = threadIdx.x; i < heads * p.d; i += kDecodeThreads) {
-        const int g = i / p.d, element = i % p.d;
+    for (int i = threadIdx.x; i < G * p.d; i += kDecodeThreads) {
+        const int g = i / p.d, d = i % p.d, row = range.first_row + g, token = row / range.group;
+        if (token >= p.tokens) break;
         float common = -INFINITY, sum = 0, value = 0;
 #pragma unroll
         for (int w = 0; w < kWarps; ++w) common = fmaxf(common, warp_highest[w][g]);
@@ -200,49 +203,24 @@ __device__ __forceinline__ void decode(const AttentionParams& p) {
         for (int w = 0; w < kWarps; ++w) {
             const float weight = weight_of(warp_highest[w][g], common);
             sum += weight * warp_sum[w][g];
-            value += weight * warp_acc[w][g][element];
+            value += weight * warp_acc[w][g][d];
         }
-        if (active == 1) {
-            static_cast<T*>(p.out)[(row + g) * p.d + element] = T(value / sum);
-        } else {
-            float* part = p.partial + ((row + g) * p.splits + blockIdx.x) * (p.d + 2);
-            part[element] = value;
-            if (element == 0) {
-                part[p.d] = common;
-                part[p.d + 1] = sum;
-            }
-        }
+        put<T>(p, range, token, range.kv_head * range.group + row - token * range.group, d, value, common,
+               sum);
     }
-    if (active == 1) return;
-
-    // The last block to get here joins the parts, and leaves the counter as it found it.
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        std::uint32_t* counter = p.counters + token * gridDim.y + blockIdx.y;
-        is_last = atomicAdd(counter, 1u) == static_cast<unsigned>(active) - 1;
-        if (is_last) *counter = 0;
-    }
-    __syncthreads();
-    if (!is_last) return;
-    __threadfence();
-    for (int i = threadIdx.x; i < heads * p.d; i += kDecodeThreads) {
-        const int g = i / p.d;
-        join_splits(p, p.partial + (row + g) * p.splits * (p.d + 2), active,
-                    static_cast<T*>(p.out) + (row + g) * p.d, i % p.d);
-    }
+    if (range.active > 1) join_splits<T>(p, range, G);
 }
 
 }  // namespace
 
-#define TILE(G, suffix, T)                                                            \
-    extern "C" __global__ void __launch_bounds__(kDecodeThreads)                      \
-        attention_decode_##suffix##_g##G(const __grid_constant__ AttentionParams p) { \
-        decode<T, G>(p);                                                              \
+#define ROWS(G, suffix, T)                                                                  \
+    extern "C" __global__ void __launch_bounds__(kDecodeThreads)                            \
+        attention_decode_##suffix##_r##G(const __grid_constant__ AttentionDecodeParams p) { \
+        decode<T, G>(p);                                                                    \
     }
-#define X(suffix, T) GPK_DECODE_HEAD_TILES(TILE, suffix, T)
+#define X(suffix, T) GPK_DECODE_ROWS(ROWS, suffix, T)
 GPK_FLOAT_TYPES(X)
 #undef X
-#undef TILE
+#undef ROWS
 
 }  // namespace gpk::kernels

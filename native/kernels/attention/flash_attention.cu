@@ -1,4 +1,4 @@
-#include "kernels/attention/attention.hpp"
+#include "kernels/attention/flash_attention.hpp"
 #include "kernels/device.cuh"
 #include "kernels/floats.hpp"
 
@@ -8,8 +8,8 @@ namespace {
 
 using Float4 = Vector<float, 4>;
 
-constexpr int kThreads = PrefillVariant::kThreads;
-constexpr int kKeys = PrefillVariant::kKeyTile;
+constexpr int kThreads = FlashPlain::kThreads;
+constexpr int kKeys = FlashPlain::kKeys;
 
 // `rows` rows of d elements -> float32 in shared memory, rows `ld` apart. Rows from `limit` on, and
 // columns up to the next multiple of four, are zero.
@@ -35,10 +35,27 @@ __device__ __forceinline__ void load_tile(float* tile, int ld, const T* from, st
     }
 }
 
+// What the options make of a query's score.
+template <class T>
+__device__ __forceinline__ float changed(const FlashAttentionParams& p, const FlashTile& tile, float x,
+                                         int row, int key) {
+    x *= p.scale;
+    if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
+    if (p.slopes != nullptr) {
+        x -= p.slopes[tile.head] * static_cast<float>(abs(key - tile.first_row - row - tile.shift));
+    }
+    if (p.mask_kind == MaskKind::none) return x;
+    const std::int64_t at =
+        tile.sequence * p.mask_batch + tile.head * p.mask_head + (tile.first_row + row) * p.mask_query + key;
+    if (p.mask_kind == MaskKind::boolean) return static_cast<const bool*>(p.mask)[at] ? x : -INFINITY;
+    if (p.mask_kind == MaskKind::float32) return x + static_cast<const float*>(p.mask)[at];
+    return x + float(static_cast<const T*>(p.mask)[at]);
+}
+
 // Thread (ty, tx) of 16 x 8 works on the queries ty + 16 r of the tile and on the keys tx + 8 c; the
 // eight lanes of one ty are neighbours in a warp. Output columns are 4 tx + 32 c.
 template <class T, int D, int R>
-__device__ __forceinline__ void prefill(const AttentionParams& p) {
+__device__ __forceinline__ void flash_attention(const FlashAttentionParams& p) {
     constexpr int kQueries = 16 * R, kLd = D + 4, kScoreLd = kKeys + 4, kColumns = D / 32;
     extern __shared__ __align__(16) float shared[];
     float* q_tile = shared;
@@ -46,17 +63,16 @@ __device__ __forceinline__ void prefill(const AttentionParams& p) {
     float* score_tile = kv_tile + kKeys * kLd;
     wait_for_predecessor();
 
-    const int head = blockIdx.x, kv_head = head / (p.heads / p.kv_heads);
-    // The last tiles see the most keys; they start first.
-    const int first_query = p.first_token + (gridDim.y - 1 - blockIdx.y) * kQueries;
-    const int queries = min(kQueries, p.tokens - first_query);
-    const int base = *p.position + first_query;  // position of the tile's first query
-    const int length = max(1, min(base + queries, p.capacity));
-    const T* keys = static_cast<const T*>(p.keys) + kv_head * p.key_head_stride;
-    const T* values = static_cast<const T*>(p.values) + kv_head * p.value_head_stride;
-    load_tile(q_tile, kLd,
-              static_cast<const T*>(p.q) + first_query * p.q_token_stride + head * p.q_head_stride,
-              p.q_token_stride, kQueries, queries, p.d, false);
+    const FlashTile tile = flash_tile(p, p.first_tile + static_cast<int>(blockIdx.x));
+    if (tile.rows <= 0) return;
+    const int kv_head = tile.head / (p.heads / p.kv_heads);
+    const T* q = static_cast<const T*>(p.q) + tile.batch * p.q_at.batch + tile.head * p.q_at.head +
+                 (tile.q_start + tile.first_row) * p.q_at.token;
+    const T* keys = static_cast<const T*>(p.k) + tile.batch * p.k_at.batch + kv_head * p.k_at.head +
+                    tile.k_start * p.k_at.token;
+    const T* values = static_cast<const T*>(p.v) + tile.batch * p.v_at.batch + kv_head * p.v_at.head +
+                      tile.k_start * p.v_at.token;
+    load_tile(q_tile, kLd, q, p.q_at.token, kQueries, tile.rows, p.d, false);
 
     const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
     const int padded = (p.d + 3) / 4 * 4;
@@ -72,9 +88,9 @@ __device__ __forceinline__ void prefill(const AttentionParams& p) {
         }
     }
 
-    for (int first_key = 0; first_key < length; first_key += kKeys) {
-        const int here = min(kKeys, length - first_key);
-        load_tile(kv_tile, kLd, keys + first_key * p.key_stride, p.key_stride, kKeys, here, p.d,
+    for (int first_key = tile.begin / kKeys * kKeys; first_key < tile.end; first_key += kKeys) {
+        const int here = min(kKeys, tile.length - first_key);
+        load_tile(kv_tile, kLd, keys + first_key * p.k_at.token, p.k_at.token, kKeys, here, p.d,
                   p.vectorized);
         __syncthreads();
 
@@ -98,22 +114,25 @@ __device__ __forceinline__ void prefill(const AttentionParams& p) {
 
 #pragma unroll
         for (int r = 0; r < R; ++r) {
-            // Every query sees key 0, so `top` is finite from the first tile on.
-            const int last_key = min(base + ty + 16 * r, length - 1);
+            const int row = min(ty + 16 * r, tile.rows - 1), place = tile.first_row + row + tile.shift;
+            const int low = place - p.left, high = min(tile.length - 1, place + p.right);
             float top = highest[r];
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-                score[r][c] = first_key + tx + 8 * c <= last_key ? score[r][c] * p.scale : -INFINITY;
+                const int key = first_key + tx + 8 * c;
+                score[r][c] =
+                    key >= low && key <= high ? changed<T>(p, tile, score[r][c], row, key) : -INFINITY;
                 top = fmaxf(top, score[r][c]);
             }
 #pragma unroll
             for (int step = 1; step < 8; step *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-            const float keep = expf(highest[r] - top);
+            const float base = top == -INFINITY ? 0.0f : top;  // nothing seen yet
+            const float keep = expf(highest[r] - base);
             highest[r] = top;
             sum[r] *= keep;
 #pragma unroll
             for (int c = 0; c < 4; ++c) {
-                const float weight = expf(score[r][c] - top);
+                const float weight = expf(score[r][c] - base);
                 sum[r] += weight;
                 score_tile[(ty + 16 * r) * kScoreLd + tx + 8 * c] = weight;
             }
@@ -124,7 +143,7 @@ __device__ __forceinline__ void prefill(const AttentionParams& p) {
             }
         }
         __syncthreads();  // the keys are read
-        load_tile(kv_tile, kLd, values + first_key * p.value_stride, p.value_stride, kKeys, here, p.d,
+        load_tile(kv_tile, kLd, values + first_key * p.v_at.token, p.v_at.token, kKeys, here, p.d,
                   p.vectorized);
         __syncthreads();
 
@@ -157,11 +176,11 @@ __device__ __forceinline__ void prefill(const AttentionParams& p) {
     for (int r = 0; r < R; ++r) {
 #pragma unroll
         for (int step = 1; step < 8; step *= 2) sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], step);
-        const int query = ty + 16 * r;
-        if (query >= queries) continue;
-        const std::int64_t row = static_cast<std::int64_t>(first_query + query) * p.heads + head;
-        T* out = static_cast<T*>(p.out) + row * p.d;
-        const float inverse = 1.0f / sum[r];
+        const int row = ty + 16 * r;
+        if (row >= tile.rows) continue;
+        T* out = static_cast<T*>(p.out) + tile.batch * p.out_at.batch + tile.head * p.out_at.head +
+                 (tile.q_start + tile.first_row + row) * p.out_at.token;
+        const float inverse = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
@@ -175,12 +194,12 @@ __device__ __forceinline__ void prefill(const AttentionParams& p) {
 
 }  // namespace
 
-#define VARIANT(D, R, suffix, T)                                                       \
-    extern "C" __global__ void __launch_bounds__(kThreads)                             \
-        attention_prefill_##suffix##_d##D(const __grid_constant__ AttentionParams p) { \
-        prefill<T, D, R>(p);                                                           \
+#define VARIANT(D, R, suffix, T)                                                          \
+    extern "C" __global__ void __launch_bounds__(kThreads)                                \
+        flash_attention_##suffix##_d##D(const __grid_constant__ FlashAttentionParams p) { \
+        flash_attention<T, D, R>(p);                                                      \
     }
-#define X(suffix, T) GPK_PREFILL_VARIANTS(VARIANT, suffix, T)
+#define X(suffix, T) GPK_FLASH_PLAIN(VARIANT, suffix, T)
 GPK_FLOAT_TYPES(X)
 #undef X
 #undef VARIANT

@@ -1,0 +1,113 @@
+// attention_decode: softmax(q k^T * scale) v of a few tokens over many keys, such as a cache whose length is
+// in device memory. One sequence's keys are spread over many blocks, and the last of them to finish joins
+// what all have (Dao et al. 2023, "Flash-Decoding"). The query heads that share a key/value head (Ainslie et
+// al. 2023, arXiv:2305.13245) are worked on together, so that its keys are read once. The softmax is computed
+// online in float32 (Milakov & Gimelshein 2018, arXiv:1805.02867).
+//
+// Token i of sequence b stands at key positions[b] + i and sees the keys from its place - left to its place +
+// right that there are. A token that sees none gives zeros.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/dtype.hpp"
+#include "base/float_types.hpp"
+#include "kernels/attention/limits.hpp"
+#include "runtime/kernel.hpp"
+
+namespace gpk::kernels {
+
+// In elements; the last axis has no gaps.
+struct DecodeStrides {
+    std::int64_t batch, head, token;  // of paged keys `batch` is from page to page
+};
+
+struct AttentionDecodeParams {
+    const void* q = nullptr;       // [batch, tokens, heads, d]
+    const void* keys = nullptr;    // [batch, kv_heads, capacity, d], or [pages, kv_heads, page_tokens, d]
+    const void* values = nullptr;  // the same
+    void* out = nullptr;           // [batch, tokens, heads, d]
+    DecodeStrides q_at = {}, k_at = {}, v_at = {}, out_at = {};
+    const std::int32_t* positions = nullptr;  // [batch]: of the first token; or null: `position` for all
+    const std::int32_t* pages = nullptr;      // [batch, pages_of_sequence]: numbers of pages, or null
+    float* partial = nullptr;  // splits > 1: [batch, tokens, heads, splits, 2 + d], see decode_split.cuh
+    std::uint32_t* counters = nullptr;  // splits > 1: one for each grid.y and z, zero before and after
+    const float* slopes = nullptr;      // [heads]: slope * |key - place| is taken from the scores; or null
+    float scale = 1;                    // of the products; with float8 keys, their scale too
+    float value_scale = 1;
+    float soft_cap = 0;  // scores become cap * tanh(score / cap), after the scale; 0: they stay
+    std::int32_t batch = 0, tokens = 0;
+    std::int32_t heads = 0, kv_heads = 0;  // kv_heads divides heads
+    std::int32_t d = 0;                    // at most kMaxHeadDim
+    std::int32_t capacity = 0;             // keys that a sequence has room for
+    std::int32_t position = 0;
+    std::int32_t left = 0, right = 0;  // kDecodeUnbounded: all
+    std::int32_t page_tokens = 1, pages_of_sequence = 0, page_count = 0;
+    std::int32_t splits = 1;       // blocks that one sequence's keys may be spread over
+    std::int32_t has_options = 0;  // soft_cap or slopes
+    std::int32_t vectorized = 0;   // d, strides and addresses of keys and values suit accesses of 16 bytes
+};
+
+inline constexpr std::int32_t kDecodeUnbounded = 1 << 29;
+inline constexpr int kDecodeMinKeys = 64;  // fewest keys worth a block of their own
+inline constexpr int kDecodeMaxSplits = 64;
+
+// Rows are the query heads of a key/value head for one token, then for the next. A block works on a tile of
+// them: grid = (splits, kv_heads * tiles of rows, batch).
+struct DecodeVariant {
+    const Kernel* kernel;
+    DType stored;         // of keys and values
+    bool needs_16_bytes;  // accesses of 16 bytes (`vectorized`)
+    int max_d, rows, threads, shared_bytes;
+    int blocks_per_multiprocessor;
+};
+// For queries of this dtype, best first for many rows; the last one of a stored dtype takes any layout.
+// float8_e4m3 is stored beside float16 and bfloat16 only, and in whole pieces of 16 bytes.
+std::span<const DecodeVariant> attention_decode(DType dtype);
+
+// Plain: X(rows)
+inline constexpr int kDecodeThreads = 128;
+#define GPK_DECODE_ROWS(X, ...) X(1, __VA_ARGS__) X(4, __VA_ARGS__)
+
+// On tensor cores: X(suffix, T, suffix of Stored, Stored, max_d, rows, blocks of a multiprocessor)
+inline constexpr int kDecodeMmaThreads = 256;
+// Of shared memory, for one row of a warp, in floats. With float8 the products are of 128 elements at the
+// least.
+GPK_HD constexpr int decode_line(int max_d) { return (max_d < 128 ? 128 : max_d) + 4; }
+#define GPK_DECODE_MMA_OF(X, suffix, T, stored, Stored) \
+    X(suffix, T, stored, Stored, 64, 8, 2)              \
+    X(suffix, T, stored, Stored, 128, 16, 1)            \
+    X(suffix, T, stored, Stored, 128, 8, 1)             \
+    X(suffix, T, stored, Stored, 256, 8, 1)
+#define GPK_DECODE_MMA(X)                                       \
+    GPK_DECODE_MMA_OF(X, f16, ::gpk::float16, , ::gpk::float16) \
+    GPK_DECODE_MMA_OF(X, bf16, ::gpk::bfloat16, , ::gpk::bfloat16)
+#define GPK_DECODE_MMA_FLOAT8(X)                                         \
+    GPK_DECODE_MMA_OF(X, f16, ::gpk::float16, _e4m3, ::gpk::float8_e4m3) \
+    GPK_DECODE_MMA_OF(X, bf16, ::gpk::bfloat16, _e4m3, ::gpk::float8_e4m3)
+
+// What a block of row tile `tile` works on, on both sides.
+struct DecodeRows {
+    std::int32_t position;     // of token 0
+    std::int32_t first, last;  // token of the tile's first row and of its last
+    std::int32_t begin, end;   // keys that any of them sees
+    std::int32_t low_of_last, end_of_first;
+};
+GPK_HD DecodeRows decode_rows(const AttentionDecodeParams& p, std::int32_t batch, std::int32_t first_row,
+                              std::int32_t rows) {
+    const auto least = [](std::int32_t a, std::int32_t b) { return a < b ? a : b; };
+    const auto most = [](std::int32_t a, std::int32_t b) { return a > b ? a : b; };
+    const std::int32_t group = p.heads / p.kv_heads;
+    DecodeRows r;
+    r.position = p.positions == nullptr ? p.position : most(least(p.positions[batch], p.capacity - 1), 0);
+    r.first = first_row / group;
+    r.last = least((first_row + rows - 1) / group, p.tokens - 1);
+    r.begin = most(r.position + r.first - p.left, 0);
+    r.low_of_last = most(r.position + r.last - p.left, 0);
+    r.end = least(r.position + r.last + p.right + 1, p.capacity);
+    r.end_of_first = least(r.position + r.first + p.right + 1, p.capacity);
+    return r;
+}
+
+}  // namespace gpk::kernels

@@ -1,0 +1,8 @@
+// What the attention kernels take.
+#pragma once
+
+namespace gpk::kernels {
+
+inline constexpr int kMaxHeadDim = 256;
+
+}  // namespace gpk::kernels

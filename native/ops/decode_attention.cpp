@@ -1,0 +1,126 @@
+#include "ops/decode_attention.hpp"
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/launch.hpp"
+#include "ops/model_checks.hpp"
+
+namespace gpk::ops {
+
+namespace {
+
+using kernels::AttentionDecodeParams;
+using kernels::DecodeVariant;
+
+std::int64_t tiles_of(const AttentionDecodeParams& p, int rows) {
+    return (std::int64_t{p.tokens} * (p.heads / p.kv_heads) + rows - 1) / rows * p.kv_heads;
+}
+
+// So many that the blocks fill the device when the keys do what there is room for.
+std::int64_t splits_of(Device& device, const AttentionDecodeParams& p, const DecodeVariant& variant) {
+    const std::int64_t blocks =
+        std::int64_t{variant.blocks_per_multiprocessor} * current_stream(device)->multiprocessors();
+    const std::int64_t useful =
+        (std::int64_t{p.capacity} + kernels::kDecodeMinKeys - 1) / kernels::kDecodeMinKeys;
+    return std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(tiles_of(p, variant.rows) * p.batch, 1),
+                                    1, std::clamp<std::int64_t>(useful, 1, kernels::kDecodeMaxSplits));
+}
+
+std::int64_t rows_of(const AttentionDecodeParams& p) { return std::int64_t{p.batch} * p.tokens * p.heads; }
+
+std::int64_t words_of(const AttentionDecodeParams& p, std::int64_t splits) {
+    return splits == 1 ? 0 : decode_counters(p) + rows_of(p) * splits * (p.d + 2) + 3;
+}
+
+bool in_pieces(const Array& x) {
+    const auto size = static_cast<std::int64_t>(itemsize(x.dtype()));
+    if (!aligned16(x) || x.shape()[3] * size % 16 != 0) return false;
+    for (int axis = 0; axis < 3; ++axis) {
+        if (x.shape()[axis] > 1 && x.strides()[axis] * size % 16 != 0) return false;
+    }
+    return true;
+}
+
+const DecodeVariant& choose(const AttentionDecodeParams& p, DType dtype, DType stored) {
+    for (const DecodeVariant& row : kernels::attention_decode(dtype)) {
+        if (row.stored != stored || p.d > row.max_d || (row.needs_16_bytes && !p.vectorized)) continue;
+        // Rows of a tile that are not there cost as much as those that are.
+        if (row.needs_16_bytes && row.rows > 8 && p.tokens * (p.heads / p.kv_heads) <= 8) continue;
+        if (!row.needs_16_bytes && row.rows > 1 && p.heads == p.kv_heads && p.tokens == 1) continue;
+        return row;
+    }
+    throw error(ErrorKind::value, {.call = "attention_cached",
+                                   .argument = "keys",
+                                   .expected = str("heads and strides of whole 16 bytes, for ", name(stored)),
+                                   .got = str("heads of ", p.d)});
+}
+
+}  // namespace
+
+std::int64_t decode_counters(const AttentionDecodeParams& p) { return (rows_of(p) + 3) / 4 * 4; }
+
+std::int64_t decode_words(Device& device, const AttentionDecodeParams& p) {
+    std::int64_t words = 0;
+    for (const DType dtype : {DType::float32, DType::float16}) {
+        for (const DecodeVariant& variant : kernels::attention_decode(dtype)) {
+            words = std::max(words, words_of(p, splits_of(device, p, variant)));
+        }
+    }
+    return words;
+}
+
+Array decode_workspace(Device& device, const AttentionDecodeParams& p) {
+    const std::int64_t words = decode_words(device, p);
+    if (words == 0) return {};
+    Array workspace = Array::empty(device, {words}, DType::float32);
+    const auto& stream = current_stream(device);
+    const UseScope scope;
+    workspace.storage()->before_write(stream);
+    device.launcher().fill(*stream, workspace.data(), 0, static_cast<std::size_t>(decode_counters(p)) * 4);
+    return workspace;
+}
+
+Array decode_query(const Array& q) { return last_axis_dense(q) && in_pieces(q) ? q : astype(q, q.dtype()); }
+
+void launch_decode(const DecodeCall& call) {
+    Device& device = call.q.device();
+    const Array& q = call.q;
+    AttentionDecodeParams p = call.params;
+    const auto strides_of = [](const Array& x, int head, int token) {
+        return kernels::DecodeStrides{x.strides()[0], x.strides()[head], x.strides()[token]};
+    };
+    p.q = q.as<>();
+    p.keys = call.keys.as<>();
+    p.values = call.values.as<>();
+    p.out = call.out.as<>();
+    p.q_at = strides_of(q, 2, 1);
+    p.k_at = strides_of(call.keys, 1, 2);
+    p.v_at = strides_of(call.values, 1, 2);
+    p.out_at = strides_of(call.out, 2, 1);
+    p.has_options = p.soft_cap > 0 || p.slopes != nullptr;
+    p.vectorized = in_pieces(call.keys) && in_pieces(call.values) && in_pieces(q);
+    const DecodeVariant& variant = choose(p, q.dtype(), call.keys.dtype());
+    p.splits = static_cast<std::int32_t>(splits_of(device, p, variant));
+    const LaunchConfig config{
+        .grid = {static_cast<std::uint32_t>(p.splits), static_cast<std::uint32_t>(tiles_of(p, variant.rows)),
+                 static_cast<std::uint32_t>(p.batch)},
+        .block = {static_cast<std::uint32_t>(variant.threads)},
+        .shared_bytes = static_cast<std::uint32_t>(variant.shared_bytes)};
+    const std::int64_t words = words_of(p, p.splits);
+    if (words == 0) return launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out});
+    const Array space = call.workspace != nullptr && call.workspace->defined() ? *call.workspace
+                                                                               : decode_workspace(device, p);
+    if (space.size() < words) {
+        throw error(ErrorKind::value, {.call = "attention",
+                                       .argument = "workspace",
+                                       .expected = str("one for these sizes, of ", words, " elements"),
+                                       .got = str(space.size())});
+    }
+    p.counters = space.as<std::uint32_t>();
+    p.partial = space.as<float>() + decode_counters(p);
+    launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out, &space});
+}
+
+}  // namespace gpk::ops

@@ -1,0 +1,35 @@
+// The choice of an attention_decode kernel, over how many blocks it spreads, and its launch.
+#pragma once
+
+#include <initializer_list>
+
+#include "array/array.hpp"
+#include "kernels/attention/attention_decode.hpp"
+
+namespace gpk::ops {
+
+struct DecodeCall {
+    const Array& q;       // [batch, tokens, heads, d]; the last axis without gaps, as in the others
+    const Array& keys;    // [batch, kv_heads, capacity, d], or pages of them, [pages, kv_heads, tokens, d]
+    const Array& values;  // the same
+    const Array& out;     // [batch, tokens, heads, d]
+    // Options, sizes and what is read beside the arrays. The launch fills in their pointers and strides, and
+    // how the keys are spread.
+    kernels::AttentionDecodeParams params;
+    Cost cost;
+    std::initializer_list<const Array*> reads;
+    const Array* workspace;  // from decode_workspace() for these sizes, or null
+};
+
+// float32 words that a call with these sizes needs in device memory, of whatever dtype; the first
+// decode_counters() of them zero before and after. 0 where none are needed.
+std::int64_t decode_words(Device& device, const kernels::AttentionDecodeParams& sizes);
+std::int64_t decode_counters(const kernels::AttentionDecodeParams& sizes);
+// Not defined where none is needed.
+Array decode_workspace(Device& device, const kernels::AttentionDecodeParams& sizes);
+
+// q, or a copy that can be read in pieces of 16 bytes: queries are few.
+Array decode_query(const Array& q);
+void launch_decode(const DecodeCall& call);
+
+}  // namespace gpk::ops

@@ -1,0 +1,139 @@
+#include "ops/flash_attention.hpp"
+
+#include <algorithm>
+
+#include "ops/launch.hpp"
+#include "ops/model_checks.hpp"
+
+namespace gpk::ops {
+
+namespace {
+
+using kernels::FlashAttentionParams;
+using kernels::FlashVariant;
+
+// Of the keys and values that are in use at a time.
+constexpr double kCachedBytes = 32 << 20;
+
+bool available(Device& device, const FlashVariant& variant) {
+    if (!variant.tensor_maps || !device.is_cuda()) return true;
+    return device.info().sm == 90 && variant.kernel->def().image->size > 0;
+}
+
+const FlashVariant& choose(const FlashCall& call) {
+    const FlashAttentionParams& p = call.params;
+    const bool options =
+        p.soft_cap > 0 || p.slopes != nullptr || p.mask_kind != kernels::MaskKind::none || !(p.scale > 0);
+    const bool maps = suits_tensor_map(call.q) && suits_tensor_map(call.k) && suits_tensor_map(call.v) &&
+                      aligned16(call.out) &&
+                      std::all_of(call.out.strides().begin(), call.out.strides().end() - 1,
+                                  [](std::int64_t stride) { return stride % 8 == 0; });
+    const auto rows = kernels::flash_attention(call.q.dtype(), options);
+    for (const FlashVariant& row : rows) {
+        if (p.d <= row.max_d && (maps || !row.tensor_maps) && available(call.q.device(), row)) return row;
+    }
+    return rows.back();
+}
+
+kernels::AttentionStrides strides_of(const Array& x) {
+    return {.batch = x.strides()[0], .head = x.strides()[1], .token = x.strides()[2]};
+}
+
+// Boxes of `rows` tokens and of 64 elements, which are 128 bytes.
+TensorMap map_of(const Array& x, int rows) {
+    TensorMapDef def{.address = x.data(), .dtype = x.dtype(), .rank = 4, .swizzle = TensorSwizzle::bytes_128};
+    constexpr int kAxes[] = {3, 2, 1, 0};
+    for (int i = 0; i < 4; ++i) {
+        def.extents[i] = static_cast<std::uint64_t>(x.shape()[kAxes[i]]);
+        def.box[i] = 1;
+        // The stride of an axis with one index says nothing, and need not be one that maps have.
+        if (i > 0) {
+            def.strides_bytes[i - 1] =
+                def.extents[i] == 1 ? 16 : static_cast<std::uint64_t>(x.strides()[kAxes[i]]) * 2;
+        }
+    }
+    def.box[0] = 64;
+    def.box[1] = static_cast<std::uint32_t>(rows);
+    return x.device().driver().tensor_map(def);
+}
+
+bool reads_16_bytes(const Array& x) {
+    const auto size = static_cast<std::int64_t>(itemsize(x.dtype()));
+    return aligned16(x) && x.shape()[3] % 8 == 0 &&
+           std::all_of(x.strides().begin(), x.strides().end() - 1,
+                       [&](std::int64_t stride) { return stride * size % 16 == 0; });
+}
+
+}  // namespace
+
+bool suits_tensor_map(const Array& x) {
+    if (itemsize(x.dtype()) != 2 || !aligned16(x) || x.shape()[3] % 8 != 0) return false;
+    for (int axis = 0; axis < 3; ++axis) {
+        const std::int64_t stride = x.strides()[axis];
+        if (x.shape()[axis] > 1 && (stride < 0 || stride % 8 != 0 || stride >= std::int64_t{1} << 39)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void launch_flash(const FlashCall& call) {
+    const FlashVariant& variant = choose(call);
+    FlashAttentionParams p = call.params;
+    p.q = call.q.as<>();
+    p.k = call.k.as<>();
+    p.v = call.v.as<>();
+    p.out = call.out.as<>();
+    p.q_at = strides_of(call.q);
+    p.k_at = strides_of(call.k);
+    p.v_at = strides_of(call.v);
+    p.out_at = strides_of(call.out);
+    p.vectorized = reads_16_bytes(call.k) && reads_16_bytes(call.v);
+    p.tile_rows = variant.tile_rows;
+    p.tiles = (p.tokens + p.tile_rows - 1) / p.tile_rows;
+    // Where tiles differ in length the longest go first, of as many heads as the L2 cache holds; where they
+    // do not, head after head reads its keys and values once.
+    const std::int32_t heads = p.batch * p.heads, all = heads * p.tiles;
+    const double head_bytes = 4.0 * p.keys * p.d * p.kv_heads / p.heads;
+    const bool alike = p.right == kernels::kUnbounded && p.q_starts == nullptr;
+    p.heads_together =
+        alike ? 1 : static_cast<std::int32_t>(std::clamp(kCachedBytes / head_bytes, 1.0, double(heads)));
+
+    const auto run = [&](Stream& stream) {
+        if (variant.tensor_maps) {
+            p.q_map = map_of(call.q, variant.tile_rows);
+            p.k_map = map_of(call.k, variant.keys);
+            p.v_map = map_of(call.v, variant.keys);
+        }
+        const auto config_of = [&](std::int32_t blocks) {
+            return LaunchConfig{.grid = {static_cast<std::uint32_t>(blocks)},
+                                .block = {static_cast<std::uint32_t>(variant.threads)},
+                                .shared_bytes = static_cast<std::uint32_t>(variant.shared_bytes)};
+        };
+        const std::int64_t slices = slices_for(stream, *variant.kernel, config_of(all), call.cost);
+        const auto step = static_cast<std::int32_t>(std::max<std::int64_t>((all + slices - 1) / slices, 1));
+        for (p.first_tile = 0; p.first_tile < all; p.first_tile = p.end_tile) {
+            p.end_tile = std::min(p.first_tile + step, all);
+            const std::int32_t count = p.end_tile - p.first_tile;
+            const std::int32_t blocks =
+                variant.tensor_maps ? std::min(count, stream.multiprocessors()) : count;
+            const double part = static_cast<double>(count) / all;
+            stream.device().launcher().launch(
+                stream, *variant.kernel, config_of(blocks), p,
+                {.flops = call.cost.flops * part, .bytes = call.cost.bytes * part});
+        }
+    };
+    Device& device = call.q.device();
+    if (alike || !variant.tensor_maps || all <= current_stream(device)->multiprocessors()) {
+        return with_storages(call.reads, {&call.out}, run);
+    }
+    // The counter from which blocks take tiles, so that none is done long before the others.
+    const Array counter = Array::empty(device, {1}, DType::int32);
+    p.next_tile = counter.as<std::uint32_t>();
+    with_storages(call.reads, {&call.out, &counter}, [&](Stream& stream) {
+        device.launcher().fill(stream, counter.data(), 0, sizeof(std::uint32_t));
+        run(stream);
+    });
+}
+
+}  // namespace gpk::ops

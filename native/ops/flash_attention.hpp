@@ -1,0 +1,30 @@
+// The choice of a flash_attention kernel, and its launch.
+#pragma once
+
+#include <initializer_list>
+
+#include "array/array.hpp"
+#include "kernels/attention/flash_attention.hpp"
+
+namespace gpk::ops {
+
+struct FlashCall {
+    // [batch, heads, tokens, d] and so on; the last axis without gaps.
+    const Array& q;
+    const Array& k;
+    const Array& v;
+    const Array& out;
+    // Options, sizes and what is read beside q, k and v. The launch fills in the rest: pointers, strides and
+    // tensor maps of the four, and the tiles.
+    kernels::FlashAttentionParams params;
+    Cost cost;
+    std::initializer_list<const Array*> reads;
+};
+
+// Whether the copy engine of SM 90 can read this: 16-bit elements, everything in 16-byte units.
+bool suits_tensor_map(const Array& x);
+
+// In one launch, or in as many as the stream's tenant wants.
+void launch_flash(const FlashCall& call);
+
+}  // namespace gpk::ops
