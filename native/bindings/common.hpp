@@ -29,6 +29,7 @@ void bind_array(nb::module_& m);
 void bind_dlpack(nb::module_& m);
 void bind_elementwise(nb::module_& m);
 void bind_functions(nb::module_& m);
+void bind_products(nb::module_& m);
 void bind_jit(nb::module_& m);
 void bind_io(nb::module_& m);
 void bind_llm(nb::module_& m);

@@ -229,12 +229,14 @@ ops::MatmulBackend read_backend(const std::optional<std::string>& backend) {
                                    .got = str("'", *backend, "'")});
 }
 
-Array matmul(ArrayArg x, ArrayArg y, ArrayArg out, const std::optional<std::string>& backend) {
+Array matmul(ArrayArg x, ArrayArg y, ArrayArg out, DTypeArg dtype,
+             const std::optional<std::string>& backend) {
     const Array& a = read_array("matmul", "x", x);
     const Array& b = read_array("matmul", "y", y);
     const Array* target = read_out("matmul", out);
+    const auto result = dtype.is_none() ? std::nullopt : std::optional(read_dtype(dtype));
     const ops::MatmulBackend whose = read_backend(backend);
-    return run_on(a.device(), [&] { return ops::matmul(a, b, target, whose); });
+    return run_on(a.device(), [&] { return ops::matmul(a, b, target, whose, result); });
 }
 
 }  // namespace
@@ -260,19 +262,20 @@ void bind_elementwise(nb::module_& m) {
 
     m.def(
         "matmul", &matmul, nb::arg("x"), nb::arg("y"), nb::kw_only(), nb::arg("out").none() = nb::none(),
-        nb::arg("backend").none() = nb::none(),
+        nb::arg("dtype").none() = nb::none(), nb::arg("backend").none() = nb::none(),
         "The matrix product over the last two axes; those before them broadcast, as in numpy.matmul.\n\n"
         "float32 is multiplied in float32 unless gp.set_matmul_precision says 'tf32'; float16 and bfloat16\n"
-        "accumulate in float32. backend='cublaslt' takes NVIDIA's library, where it is installed, instead "
-        "of\n"
-        "this package's kernels, for float16, bfloat16 and float32; the simulated device knows no "
-        "difference.\n"
-        "Raises InvalidValueError where the shapes do not fit, and UnsupportedError where there is no such\n"
-        "library.");
+        "accumulate in float32. dtype: the result is as if both had been converted to it first, so float16\n"
+        "can give the float32 sums and int8 the whole sums as int32. backend='cublaslt' takes NVIDIA's\n"
+        "library, where it is installed, instead of this package's kernels, for float16, bfloat16 and\n"
+        "float32; the simulated device knows no difference.\n"
+        "Raises InvalidValueError where the shapes do not fit, InvalidTypeError for a dtype that the "
+        "operands\n"
+        "do not convert to safely, and UnsupportedError where there is no such library.");
     array_class.attr("__matmul__") = nb::cpp_function(
         [](nb::handle self, nb::handle other) -> nb::object {
             if (!is_array(other)) return not_implemented("matmul", other);
-            return nb::cast(matmul({self}, {other}, {nb::none()}, std::nullopt));
+            return nb::cast(matmul({self}, {other}, {nb::none()}, {nb::none()}, std::nullopt));
         },
         nb::is_method(), nb::is_operator(), nb::scope(array_class), nb::name("__matmul__"),
         nb::arg("other").none(), nb::sig("def __matmul__(self, other: Array, /) -> Array"));

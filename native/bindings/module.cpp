@@ -13,6 +13,7 @@ NB_MODULE(_native, m) {
     bind_dlpack(m);
     bind_elementwise(m);
     bind_functions(m);
+    bind_products(m);
     bind_jit(m);
     bind_io(m);
     bind_llm(m);

@@ -52,6 +52,16 @@ __device__ __forceinline__ void barrier_arrive_at(Barrier& barrier, std::uint32_
         "r"(block)
         : "memory");
 }
+// The same without ordering what the thread wrote before: it costs no fence of the whole device. For stages
+// that wgmma has read.
+__device__ __forceinline__ void barrier_free_at(Barrier& barrier, std::uint32_t block) {
+    asm volatile(
+        "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(
+            shared_address(&barrier)),
+        "r"(block)
+        : "memory");
+}
 __device__ __forceinline__ bool barrier_try(Barrier& barrier, std::uint32_t parity) {
     std::uint32_t done;
     asm volatile(

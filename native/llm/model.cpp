@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kPrefillTokens = 512;
 
 void apply(const Linear& linear, const Array& x, const Array& out) {
-    ops::linear(x, linear.weight, linear.bias.defined() ? &linear.bias : nullptr, &out);
+    ops::linear(x, linear.weight, {.bias = linear.bias.defined() ? &linear.bias : nullptr}, &out);
 }
 
 // Columns [first, first + heads * d) of [tokens, ...] as [tokens, heads, d].
@@ -152,9 +152,9 @@ void Llama::forward(const Buffers& b, const Array* workspace) {
 // `stored`: room for the logits in the weights' dtype, or null to allocate it.
 void Llama::head(const Array& normed, const Array& logits, const Array* stored) {
     if (weights_->dtype == DType::float32) {
-        ops::linear(normed, weights_->lm_head, nullptr, &logits);
+        ops::linear(normed, weights_->lm_head, {}, &logits);
     } else {
-        ops::assign(logits, ops::linear(normed, weights_->lm_head, nullptr, stored));
+        ops::assign(logits, ops::linear(normed, weights_->lm_head, {}, stored));
     }
 }
 

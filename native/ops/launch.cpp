@@ -84,10 +84,10 @@ bool writes_over(const Array& to, const Array& from) {
 }
 
 std::int64_t slices_for(const Stream& stream, const Kernel& kernel, const LaunchConfig& whole,
-                        const Cost& cost) {
+                        const Cost& cost, std::int64_t blocks) {
     LaunchHook* governor = stream.tenant() ? stream.tenant()->governor() : nullptr;
     if (governor == nullptr) return 1;
-    const std::int64_t blocks = std::int64_t{whole.grid.x} * whole.grid.y * whole.grid.z;
+    if (blocks == 0) blocks = std::int64_t{whole.grid.x} * whole.grid.y * whole.grid.z;
     return governor->slices(
         {WorkKind::kernel, kernel.name(), &stream, whole, cost, stream.capture() != nullptr},
         std::max<std::int64_t>(blocks / std::max(stream.multiprocessors(), 1), 1));

@@ -25,13 +25,16 @@ bool overlaps(const Array& a, const Array& b);
 // Whether writing `to` element by element could change elements of `from` that are still to be read.
 bool writes_over(const Array& to, const Array& from);
 
-// Orders the storages on the current stream and calls `work` with it, to launch one kernel or several.
+// Orders the storages (of reads, null ones aside) on the current stream and calls `work` with it, to launch
+// one kernel or several.
 template <class Work>
 void with_storages(std::initializer_list<const Array*> reads, std::initializer_list<const Array*> writes,
                    Work&& work) {
     const auto& stream = current_stream((*writes.begin())->device());
     const UseScope scope;
-    for (const Array* array : reads) array->storage()->before_read(stream);
+    for (const Array* array : reads) {
+        if (array != nullptr) array->storage()->before_read(stream);
+    }
     for (const Array* array : writes) array->storage()->before_write(stream);
     work(*stream);
 }
@@ -46,8 +49,10 @@ void launch(const Kernel& kernel, const LaunchConfig& config, const Params& para
 
 // In how many launches the stream's tenant wants this work, which can be cut; 1 but for a tenant with a
 // SliceConfig. Never so many that a launch has less than a block for each SM: it would take as long.
+// `blocks`: how many there would be, were each to make one part of the work, where those of `whole` make
+// several.
 std::int64_t slices_for(const Stream& stream, const Kernel& kernel, const LaunchConfig& whole,
-                        const Cost& cost);
+                        const Cost& cost, std::int64_t blocks = 0);
 
 // Blocks of `threads` for `items`, at most `max_blocks` (the kernel loops over the rest).
 LaunchConfig grid_for(std::int64_t items, int threads = 256, std::int64_t max_blocks = 1 << 20);

@@ -52,7 +52,7 @@ void validate(const Array& x, const LstmWeights& w, const Array* h, const Array*
 
 // What the input and the biases add to the gates of all steps.
 Array input_gates(const Array& x, const LstmWeights& w) {
-    const Array gates = linear(x, w.input, w.input_bias);
+    const Array gates = linear(x, w.input, {.bias = w.input_bias});
     if (w.recurrent_bias != nullptr) binary(BinaryOp::add, gates, *w.recurrent_bias, &gates);
     return gates;
 }

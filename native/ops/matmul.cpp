@@ -49,7 +49,7 @@ Array with_batch(const Array& array, const Dims& batch) {
     return array.broadcast_to(shape);
 }
 
-Operands prepare(const Array& a, const Array& b) {
+Operands prepare(const Array& a, const Array& b, DType dtype) {
     require_matrix("a", a);
     require_matrix("b", b);
     const std::int64_t inner_a = a.shape().back(), inner_b = b.shape()[std::max(b.rank() - 2, 0)];
@@ -60,7 +60,6 @@ Operands prepare(const Array& a, const Array& b) {
                                                        " where it meets a's last, ", to_string(a.shape())),
                                        .got = to_string(b.shape())});
     }
-    const DType dtype = promote(a.dtype(), b.dtype());
     Operands o;
     o.a = a.dtype() == dtype ? a : astype(a, dtype);
     o.b = b.dtype() == dtype ? b : astype(b, dtype);
@@ -127,7 +126,7 @@ GemmProblem problem_of(const Array& a, const Array& b, const Array& c) {
 
 namespace {
 
-Cost cost_of(const GemmProblem& p, DType dtype) {
+Cost cost_of(const GemmProblem& p, const GemmTypes& types) {
     const double mnk = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
     const auto once = [&](const std::int64_t* strides, std::int64_t rows, std::int64_t columns) {
         double elements = static_cast<double>(rows) * static_cast<double>(columns);
@@ -136,32 +135,38 @@ Cost cost_of(const GemmProblem& p, DType dtype) {
         }
         return elements;
     };
-    const double elements = once(p.a_batch, p.m, p.k) + once(p.b_batch, p.k, p.n) + once(p.c_batch, p.m, p.n);
+    const double read = once(p.a_batch, p.m, p.k) + once(p.b_batch, p.k, p.n);
+    const double written = once(p.c_batch, p.m, p.n), added = p.epilogue.residual != nullptr ? written : 0;
     return {.flops = 2 * mnk * static_cast<double>(p.batches),
-            .bytes = elements * static_cast<double>(itemsize(dtype))};
+            .bytes = read * static_cast<double>(itemsize(types.operands)) +
+                     (written + added) * static_cast<double>(itemsize(types.result))};
 }
 
-void launch_gemm(const GemmChoice& choice, const Array& a, const Array& b, const Array& c) {
-    if (choice.problem.k == 0) return assign(c, Scalar(false));  // sums of nothing; a and b have no memory
+}  // namespace
+
+void launch_gemm(const GemmChoice& choice, const GemmTypes& types, const Array& a, const Array& b,
+                 const Array& c, const Array* first, const Array* second) {
     const GemmVariant& variant = *choice.variant;
     const GemmProblem& problem = choice.problem;
-    with_storages({&a, &b}, {&c}, [&](Stream& stream) {
-        const Kernel& kernel = variant.kernel();
+    with_storages({&a, &b, first, second}, {&c}, [&](Stream& stream) {
         const LaunchConfig whole = variant.config(variant, problem, stream.multiprocessors());
-        const Cost cost = cost_of(problem, c.dtype());
+        const Cost cost = cost_of(problem, types);
         // Blocks that stay do the work of one for each part.
-        LaunchConfig work = whole;
-        if (variant.gemv == GemvForm::bulk) {
-            work.grid.x =
-                static_cast<std::uint32_t>(ceil_div(problem.n, variant.part(variant, whole).columns));
-        }
-        const std::int64_t slices = slices_for(stream, kernel, work, cost);
+        const BlockPart part = variant.part(variant, whole);
+        const std::int64_t blocks = variant.gemv == GemvForm::bulk || variant.wgmma != nullptr
+                                        ? parts_of(problem, part) * whole.cluster
+                                        : 0;
+        const std::int64_t slices = slices_for(stream, variant.kernel(), whole, cost, blocks);
         if (slices == 1) return launch_variant(stream, variant, problem, whole, cost);
         cut_gemm(variant, problem, whole, slices, [&](const GemmProblem& slice, const LaunchConfig& config) {
-            launch_variant(stream, variant, slice, config, cost_of(slice, c.dtype()));
+            launch_variant(stream, variant, slice, config, cost_of(slice, types));
         });
     });
 }
+
+GemmTarget target_of(Device& device) { return {current_stream(device)->multiprocessors(), device.info().sm}; }
+
+namespace {
 
 // c as batch + (m, n), with the dimensions that the result drops.
 Array as_matrices(const Operands& o, const Array& c) {
@@ -191,21 +196,49 @@ void set_matmul_precision(MatmulPrecision precision) {
     precision_setting().store(precision, std::memory_order_relaxed);
 }
 
-Array matmul(const Array& a, const Array& b, const Array* out, MatmulBackend backend) {
+namespace {
+
+// The dtype that the product is of; `types.operands` is what a and b are converted to before it.
+GemmTypes types_of(const Array& a, const Array& b, std::optional<DType> dtype) {
+    const DType common = promote(a.dtype(), b.dtype());
+    const DType result = dtype.value_or(common);
+    if (promote(common, result) != result) {
+        throw error(ErrorKind::type, {.call = kCall,
+                                      .argument = "dtype",
+                                      .expected = str("one that ", name(common), " converts to safely"),
+                                      .got = std::string(name(result))});
+    }
+    return {common, result, matmul_precision()};
+}
+
+}  // namespace
+
+Array matmul(const Array& a, const Array& b, const Array* out, MatmulBackend backend,
+             std::optional<DType> dtype) {
     Device& device = common_device(kCall, {&a, &b});
-    const Operands o = prepare(a, b);
-    const Array result = prepare_output(kCall, device, o.shape, o.a.dtype(), out);
+    GemmTypes types = types_of(a, b, dtype);
+    Operands o = prepare(a, b, types.operands);
+    const Array result = prepare_output(kCall, device, o.shape, types.result, out);
     if (result.size() == 0) return result;
     const bool aside = out != nullptr && (overlaps(result, o.a) || overlaps(result, o.b));
-    const Array target = aside ? Array::empty(device, o.shape, o.a.dtype()) : result;
+    const Array target = aside ? Array::empty(device, o.shape, types.result) : result;
     const Array c = as_matrices(o, target);
-    const GemmProblem problem = problem_of(o.a, o.b, c);
+    const auto convert = [&] {
+        types.operands = types.result;
+        o = prepare(a, b, types.operands);
+    };
     if (backend == MatmulBackend::cublaslt) {
-        matmul_cublaslt(o.a, o.b, c, matmul_precision(), cost_of(problem, c.dtype()));
+        if (types.operands != types.result) convert();
+        matmul_cublaslt(o.a, o.b, c, types.precision, cost_of(problem_of(o.a, o.b, c), types));
+    } else if (o.a.shape().back() == 0) {
+        assign(target, Scalar(false));  // sums of nothing; a and b have no memory
     } else {
-        launch_gemm(choose_gemm(problem, c.dtype(), matmul_precision(),
-                                current_stream(device)->multiprocessors(), device.driver().info().sm),
-                    o.a, o.b, c);
+        GemmChoice choice = choose_gemm(problem_of(o.a, o.b, c), types, target_of(device));
+        if (choice.variant == nullptr) {  // no kernel has both dtypes
+            convert();
+            choice = choose_gemm(problem_of(o.a, o.b, c), types, target_of(device));
+        }
+        launch_gemm(choice, types, o.a, o.b, c);
     }
     if (aside) assign(result, target);
     return result;
@@ -213,32 +246,121 @@ Array matmul(const Array& a, const Array& b, const Array* out, MatmulBackend bac
 
 std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, const Array& b) {
     Device& device = common_device(kCall, {&a, &b});
-    const Operands o = prepare(a, b);
-    const Array result = Array::empty(device, o.shape, o.a.dtype());
+    const GemmTypes types = {variant.dtype, variant.result.value_or(variant.dtype), MatmulPrecision::tf32};
+    const Operands o = prepare(a, b, types.operands);
+    const Array result = Array::empty(device, o.shape, types.result);
     const Array c = as_matrices(o, result);
     const GemmProblem p = problem_of(o.a, o.b, c);
-    if (!can_run(variant, p, c.dtype(), MatmulPrecision::tf32, device.driver().info().sm))
-        return std::nullopt;
-    if (result.size() > 0) launch_gemm({&variant, p}, o.a, o.b, c);
+    if (!can_run(variant, p, types, device.info().sm)) return std::nullopt;
+    if (result.size() > 0) launch_gemm({&variant, p}, types, o.a, o.b, c);
     return result;
 }
 
-Array linear(const Array& x, const Array& weight, const Array* bias, const Array* out) {
+namespace {
+
+constexpr const char* kLinear = "linear";
+
+void require_shape(const char* argument, const Array& array, const Dims& shape) {
+    if (array.shape() == shape) return;
+    throw error(ErrorKind::value, {.call = kLinear,
+                                   .argument = argument,
+                                   .expected = str("shape ", to_string(shape)),
+                                   .got = to_string(array.shape())});
+}
+
+std::optional<UnaryOp> unary_of(GemmActivation activation) {
+    switch (activation) {
+        case GemmActivation::none: return std::nullopt;
+        case GemmActivation::relu: return UnaryOp::relu;
+        case GemmActivation::gelu: return UnaryOp::gelu;
+        case GemmActivation::gelu_tanh: return UnaryOp::gelu_tanh;
+        case GemmActivation::silu: return UnaryOp::silu;
+    }
+    return std::nullopt;
+}
+
+// The strides of the rows and columns of batch + (m, n) as one matrix of `rows` rows, where it is one.
+std::optional<std::pair<std::int64_t, std::int64_t>> as_rows(const Array& x, std::int64_t rows) {
+    const int rank = x.rank();
+    std::int64_t extent = x.shape()[rank - 2], stride = x.strides()[rank - 2];
+    for (int i = rank - 3; i >= 0; --i) {
+        if (x.shape()[i] == 1) continue;
+        if (extent > 1 && x.strides()[i] != extent * stride) return std::nullopt;
+        if (extent == 1) stride = x.strides()[i];
+        extent *= x.shape()[i];
+    }
+    if (extent != rows) return std::nullopt;
+    return std::pair{stride, x.strides()[rank - 1]};
+}
+
+// bias and residual as the kernels want them: of the result's dtype, the bias without gaps.
+struct Following {
+    std::optional<Array> bias, residual;
+};
+
+Following following(const LinearEpilogue& epilogue, const Dims& shape, DType dtype) {
+    Following f;
+    if (epilogue.bias != nullptr) {
+        require_shape("bias", *epilogue.bias, {shape.back()});
+        f.bias = contiguous(epilogue.bias->dtype() == dtype ? *epilogue.bias : astype(*epilogue.bias, dtype));
+    }
+    if (epilogue.residual != nullptr) {
+        const Array& given = *epilogue.residual;
+        f.residual = (given.dtype() == dtype ? given : astype(given, dtype)).broadcast_to(shape);
+    }
+    return f;
+}
+
+// Each step by itself, rounded to the result's dtype.
+Array follow(Array y, const LinearEpilogue& epilogue, const Following& f) {
+    if (epilogue.scale != 1) y = binary(BinaryOp::multiply, y, Scalar(epilogue.scale), &y);
+    if (f.bias) y = binary(BinaryOp::add, y, *f.bias, &y);
+    if (const auto op = unary_of(epilogue.activation)) y = unary(*op, y, &y);
+    return f.residual ? binary(BinaryOp::add, y, *f.residual, &y) : y;
+}
+
+}  // namespace
+
+Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue, const Array* out) {
     if (weight.rank() != 2) {
-        throw error(ErrorKind::value, {.call = "linear",
+        throw error(ErrorKind::value, {.call = kLinear,
                                        .argument = "weight",
                                        .expected = "2 dimensions (n, k)",
                                        .got = to_string(weight.shape())});
     }
-    Array product = matmul(x, weight.transpose({1, 0}), out);
-    if (bias == nullptr) return product;
-    if (bias->shape() != Dims{weight.shape()[0]}) {
-        throw error(ErrorKind::value, {.call = "linear",
-                                       .argument = "bias",
-                                       .expected = str("shape (", weight.shape()[0], ",)"),
-                                       .got = to_string(bias->shape())});
+    Device& device = common_device(kLinear, {&x, &weight, epilogue.bias, epilogue.residual});
+    const GemmTypes types = types_of(x, weight, std::nullopt);
+    const Operands o = prepare(x, weight.transpose({1, 0}), types.operands);
+    const Following f = following(epilogue, o.shape, types.result);
+    const Array result = prepare_output(kLinear, device, o.shape, types.result, out);
+    if (result.size() == 0) return result;
+    const auto apart = [&](const Array& array) { return out == nullptr || !overlaps(result, array); };
+    if (o.a.shape().back() > 0 && apart(o.a) && apart(o.b) && (!f.bias || apart(*f.bias)) &&
+        (!f.residual || !writes_over(result, *f.residual))) {
+        const Array c = as_matrices(o, result);
+        GemmProblem p = problem_of(o.a, o.b, c);
+        p.epilogue = {.activation = epilogue.activation, .scale = epilogue.scale};
+        if (f.bias) p.epilogue.bias = f.bias->as<const void>();
+        if (f.residual) {
+            const auto rows = as_rows(as_matrices(o, *f.residual), p.m);
+            if (rows) {
+                p.epilogue.residual = f.residual->as<const void>();
+                p.epilogue.residual_row = rows->first, p.epilogue.residual_col = rows->second;
+            }
+        }
+        const bool whole = p.batches == 1 && (!f.residual || p.epilogue.residual != nullptr);
+        const GemmChoice choice = whole ? choose_gemm(p, types, target_of(device)) : GemmChoice{nullptr, p};
+        if (choice.variant != nullptr) {
+            launch_gemm(choice, types, o.a, o.b, c, f.bias ? &*f.bias : nullptr,
+                        f.residual ? &*f.residual : nullptr);
+            return result;
+        }
     }
-    return binary(BinaryOp::add, product, *bias, &product);
+    if ((!f.bias || apart(*f.bias)) && (!f.residual || apart(*f.residual)))
+        return follow(matmul(x, weight.transpose({1, 0}), &result), epilogue, f);
+    assign(result,
+           follow(matmul(x, weight.transpose({1, 0})), epilogue, f));  // they are read after the product
+    return result;
 }
 
 }  // namespace gpk::ops

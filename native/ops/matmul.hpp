@@ -1,7 +1,10 @@
 // Matrix products.
 #pragma once
 
+#include <optional>
+
 #include "array/array.hpp"
+#include "kernels/gemm/epilogue.hpp"
 
 namespace gpk::ops {
 
@@ -12,12 +15,25 @@ enum class MatmulBackend : std::uint8_t { own, cublaslt };
 // NumPy's matmul: the last two dimensions are matrices, those before broadcast; a 1-d operand is a row
 // or column whose dimension is dropped. dtypes promote. float32 multiplies in float32 unless tf32 is
 // asked for; float16 and bfloat16 accumulate in float32; integers wrap, bool is any-of-and.
-// `out`, where given, has the result's shape and dtype and is written; it may be any view.
+// `out`, where given, has the result's shape and dtype and is written; it may be any view. `dtype`: as if
+// both were converted to it first, so that float16 gives the float32 sums and int8 whole int32 ones; what
+// they promote to must be safe to convert to it.
 Array matmul(const Array& a, const Array& b, const Array* out = nullptr,
-             MatmulBackend backend = MatmulBackend::own);
+             MatmulBackend backend = MatmulBackend::own, std::optional<DType> dtype = std::nullopt);
 
-// x @ weight.T + bias: x (..., k), weight (n, k), bias (n,). What a layer of a model is.
-Array linear(const Array& x, const Array& weight, const Array* bias = nullptr, const Array* out = nullptr);
+// What follows a product, in the product's kernel where that can: activation(scale * product + bias) +
+// residual.
+struct LinearEpilogue {
+    const Array* bias = nullptr;  // (n,)
+    GemmActivation activation = GemmActivation::none;
+    const Array* residual = nullptr;  // of the result's shape, or one that broadcasts to it
+    float scale = 1;
+};
+
+// x @ weight.T and what follows: x (..., k), weight (n, k). What a layer of a model is. The result has the
+// dtype that x and weight promote to, and bias and residual are converted to it.
+Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue = {},
+             const Array* out = nullptr);
 
 // The process's setting for float32 products: PYGPUKIT_ALLOW_TF32=1 makes tf32 the first value.
 MatmulPrecision matmul_precision();

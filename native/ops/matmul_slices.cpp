@@ -11,18 +11,29 @@ const void* moved(const void* pointer, std::int64_t bytes) {
 }
 void* moved(void* pointer, std::int64_t bytes) { return static_cast<unsigned char*>(pointer) + bytes; }
 
-// Of one element type.
 struct Cut {
     const GemmVariant& variant;
     const LaunchConfig& whole;
     BlockPart part;
-    std::int64_t item_bytes;
+    std::int64_t item_bytes, result_bytes;
     const std::function<void(const GemmProblem&, const LaunchConfig&)>& launch;
 
     void move(GemmProblem& p, std::int64_t a, std::int64_t b, std::int64_t c) const {
         p.a = moved(p.a, a * item_bytes);
         p.b = moved(p.b, b * item_bytes);
-        p.c = moved(p.c, c * item_bytes);
+        p.c = moved(p.c, c * result_bytes);
+    }
+    void move_epilogue(GemmProblem& p, std::int64_t rows, std::int64_t columns) const {
+        GemmEpilogue& e = p.epilogue;
+        if (e.row_scale != nullptr) e.row_scale += rows * e.row_scale_step;
+        if (e.column_scale != nullptr) e.column_scale += columns * e.column_scale_step;
+        if (p.scales.a != nullptr) {  // tiles are whole blocks
+            p.scales.a += rows * p.scales.a_row;
+            p.scales.b += columns / kGemmScaleBlock * p.scales.b_row;
+        }
+        if (e.bias != nullptr) e.bias = moved(e.bias, columns * result_bytes);
+        if (e.residual == nullptr) return;
+        e.residual = moved(e.residual, (rows * e.residual_row + columns * e.residual_col) * result_bytes);
     }
     void take_batches(GemmProblem& p, std::int64_t begin, std::int64_t end) const {
         move(p, begin * p.a_batch[0], begin * p.b_batch[0], begin * p.c_batch[0]);
@@ -33,11 +44,13 @@ struct Cut {
         const std::int64_t first = begin * part.rows;
         p.m = std::min(end * part.rows, p.m) - first;
         move(p, first * p.a_row, 0, first * p.c_row);
+        move_epilogue(p, first, 0);
     }
     void take_columns(GemmProblem& p, std::int64_t begin, std::int64_t end) const {
         const std::int64_t first = begin * part.columns;
         p.n = std::min(end * part.columns, p.n) - first;
         move(p, 0, first * p.b_col, first * p.c_col);
+        move_epilogue(p, 0, first);
     }
     static void drop_first_batch(GemmProblem& p) {  // which has one index
         --p.batch_rank;
@@ -78,8 +91,12 @@ struct Cut {
 void cut_gemm(const GemmVariant& variant, const GemmProblem& problem, const LaunchConfig& whole,
               std::int64_t slices,
               const std::function<void(const GemmProblem&, const LaunchConfig&)>& launch) {
-    const Cut cut{variant, whole, variant.part(variant, whole),
-                  static_cast<std::int64_t>(itemsize(variant.dtype)), launch};
+    const Cut cut{variant,
+                  whole,
+                  variant.part(variant, whole),
+                  static_cast<std::int64_t>(itemsize(variant.dtype)),
+                  static_cast<std::int64_t>(itemsize(variant.result.value_or(variant.dtype))),
+                  launch};
     cut.cut(problem, slices);
 }
 

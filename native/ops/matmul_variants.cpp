@@ -10,6 +10,8 @@
 #include "kernels/gemm/gemv.hpp"
 #include "kernels/gemm/gemv_mma.hpp"
 #include "ops/matmul_gemv.hpp"
+#include "ops/matmul_wgmma.hpp"
+#include "ops/matmul_wgmma_times.hpp"
 #include "runtime/device.hpp"
 
 namespace gpk::ops {
@@ -171,13 +173,37 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
      .part = tile_part,                    \
      .tile = tile_}
 
+template <class T>
+constexpr DType dtype_of() {
+    if constexpr (std::is_same_v<T, float>) return DType::float32;
+    if constexpr (std::is_same_v<T, float16>) return DType::float16;
+    if constexpr (std::is_same_v<T, bfloat16>) return DType::bfloat16;
+    if constexpr (std::is_same_v<T, std::int8_t>) return DType::int8;
+    if constexpr (std::is_same_v<T, std::int32_t>) return DType::int32;
+    if constexpr (std::is_same_v<T, float8_e4m3>) return DType::float8_e4m3;
+    if constexpr (std::is_same_v<T, float8_e5m2>) return DType::float8_e5m2;
+}
+
+#define GPK_WGMMA(T, type, tile_name, layout, a_along_k, b_along_k, Out, suffix, sums)      \
+    {.kernel = kernel<GemmWgmmaKernel::gemm_wgmma_##type##_##tile_name##_##layout##suffix>, \
+     .dtype = dtype_of<T>(),                                                                \
+     .a = a_along_k ? kAlongK : kAcross,                                                    \
+     .b = b_along_k ? kAlongK : kAcross,                                                    \
+     .config = wgmma_config,                                                                \
+     .part = wgmma_part,                                                                    \
+     .alignment_bytes = 16,                                                                 \
+     .result = std::is_same_v<T, Out> ? std::nullopt : std::optional(dtype_of<Out>()),      \
+     .wgmma = &wgmma_tile_##tile_name,                                                      \
+     .wgmma_times = &wgmma_times_##tile_name,                                               \
+     .block_scales = WgmmaSums::sums == WgmmaSums::scaled},
+
 constexpr GemmVariant kVariants[] = {
     GPK_FEW_ROWS(bfloat16, 8, 1),
     GPK_FEW_ROWS(bfloat16, 16, 2),
     GPK_FEW_ROWS(float16, 8, 1),
     GPK_FEW_ROWS(float16, 16, 2),
     GPK_GEMV(float32),
-    GPK_MMAS(gemm_mma_bfloat16, DType::bfloat16, false),
+    GPK_WGMMA_KERNELS(GPK_WGMMA) GPK_MMAS(gemm_mma_bfloat16, DType::bfloat16, false),
     GPK_MMAS(gemm_mma_float16, DType::float16, false),
     GPK_MMAS(gemm_mma_tf32, DType::float32, true),
     GPK_FLOAT32(gemm_float32_kk, kAlongK, kAlongK),
@@ -240,12 +266,20 @@ DType gemm_dtype(DType dtype) {
     }
 }
 
+std::int64_t parts_of(const GemmProblem& p, const BlockPart& part) {
+    return ceil_div(p.m, part.rows) * ceil_div(p.n, part.columns) * p.batches;
+}
+
 LaunchConfig grid_of(const GemmVariant& variant, const GemmProblem& p, const BlockPart& part,
                      const LaunchConfig& whole) {
     LaunchConfig config = whole;
+    if (variant.wgmma != nullptr) {  // they stay
+        config.grid.x = std::min(whole.grid.x, static_cast<std::uint32_t>(parts_of(p, part)) * whole.cluster);
+        return config;
+    }
     const auto parts = static_cast<std::uint32_t>(ceil_div(p.m, part.rows) * ceil_div(p.n, part.columns));
     config.grid = {parts * whole.cluster, batch_blocks(p)};
-    if (variant.gemv == GemvForm::bulk) config.grid.x = std::min(parts, whole.grid.x);  // they stay
+    if (variant.gemv == GemvForm::bulk) config.grid.x = std::min(parts, whole.grid.x);  // so do they
     return config;
 }
 
@@ -255,6 +289,8 @@ void launch_variant(Stream& stream, const GemmVariant& variant, const GemmProble
     if (variant.gemv == GemvForm::bulk) {
         device.launcher().launch(stream, variant.kernel(), config, gemv_bulk_params(device, variant, p),
                                  cost);
+    } else if (variant.wgmma != nullptr) {
+        device.launcher().launch(stream, variant.kernel(), config, wgmma_params(device, variant, p), cost);
     } else {
         device.launcher().launch(stream, variant.kernel(), config, p, cost);
     }
@@ -272,24 +308,44 @@ GemmProblem transposed(const GemmProblem& p) {
     return t;
 }
 
-bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, MatmulPrecision precision,
-             int sm) {
-    return gemv_can_run(variant, p, sm) && variant.dtype == gemm_dtype(dtype) &&
-           (!variant.tf32 || precision == MatmulPrecision::tf32) &&
+bool can_run(const GemmVariant& variant, const GemmProblem& p, const GemmTypes& types, int sm) {
+    if (variant.wgmma != nullptr ? !wgmma_can_run(variant, p, sm) : changes(p.epilogue)) return false;
+    if (!gemv_can_run(variant, p, sm)) return false;
+    if (variant.block_scales != (p.scales.a != nullptr)) return false;
+    // A product that wraps is the same signed or not; one that widens is not.
+    const bool of_types = variant.result
+                              ? variant.dtype == types.operands && *variant.result == types.result
+                              : types.operands == types.result && variant.dtype == gemm_dtype(types.operands);
+    return of_types && (!variant.tf32 || types.precision == MatmulPrecision::tf32) &&
            (variant.max_m == 0 || p.m <= variant.max_m) &&
            layout_fits(variant.a, variant, p.a, p.m, p.a_row, p.k, p.a_col, p.a_batch, p.batch_rank) &&
            layout_fits(variant.b, variant, p.b, p.n, p.b_col, p.k, p.b_row, p.b_batch, p.batch_rank);
 }
 
-GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision, int multiprocessors,
-                       int sm) {
+GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmTarget& target) {
+    // An epilogue's bias is along n of the problem as it is; and the kernels of gemm_wgmma write rows best.
     const GemmProblem swapped = transposed(p);
+    const bool may_swap = !changes(p.epilogue) && p.scales.a == nullptr,
+               swap_wgmma = may_swap && p.c_col != 1 && p.c_row == 1;
+    GemmChoice quickest = {nullptr, p};
+    double least_us = 0;
     for (const GemmVariant& variant : kVariants) {
-        if (fills(variant, p, multiprocessors) < variant.least_fill) continue;
-        if (can_run(variant, p, dtype, precision, sm)) return {&variant, p};
-        if (can_run(variant, swapped, dtype, precision, sm)) return {&variant, swapped};
+        if (variant.wgmma != nullptr) {
+            const GemmProblem& problem = swap_wgmma ? swapped : p;
+            const double us = wgmma_us(variant, problem, target.multiprocessors);
+            if ((quickest.variant == nullptr || us < least_us) &&
+                can_run(variant, problem, types, target.sm)) {
+                quickest = {&variant, problem};
+                least_us = us;
+            }
+            continue;
+        }
+        if (quickest.variant != nullptr) return quickest;
+        if (fills(variant, p, target.multiprocessors) < variant.least_fill) continue;
+        if (can_run(variant, p, types, target.sm)) return {&variant, p};
+        if (may_swap && can_run(variant, swapped, types, target.sm)) return {&variant, swapped};
     }
-    return {nullptr, p};  // no variant has the dtype
+    return quickest;
 }
 
 }  // namespace gpk::ops

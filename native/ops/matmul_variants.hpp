@@ -5,6 +5,7 @@
 #include <span>
 
 #include "driver/driver.hpp"
+#include "kernels/gemm/gemm_wgmma.hpp"
 #include "kernels/gemm/problem.hpp"
 #include "ops/matmul.hpp"
 #include "runtime/kernel.hpp"
@@ -36,9 +37,24 @@ enum class GemvForm : std::uint8_t {
     columns,
 };
 
+// Where a product runs: of a stream, what it may use.
+struct GemmTarget {
+    int multiprocessors;
+    int sm;  // 0: simulated, which runs every kernel's twin
+};
+
+// What a tile takes on a GPU of SM 90, measured: see wgmma_us().
+struct WgmmaTimes {
+    float start_us;  // of the launch
+    float tile_us;   // for each tile of a multiprocessor
+    float part_us;   // and each 64 of k in it
+    float
+        memory_share;  // of what the operands and the result need from memory at its rate, that comes on top
+};
+
 struct GemmVariant {
     const Kernel& (*kernel)();
-    DType dtype;  // signed integers run as unsigned ones of their size
+    DType dtype;  // of a and b; signed integers run as unsigned ones of their size
     GemmLayout a, b;
     LaunchConfig (*config)(const GemmVariant&, const GemmProblem&, int multiprocessors);
     // Of a launch of this configuration; max_m rows where a block makes all of them.
@@ -49,17 +65,29 @@ struct GemmVariant {
     bool tf32 = false;        // only where the caller allows it
     GemvForm gemv = GemvForm::none;
     float least_fill = 0;  // worth it only with blocks for so much of the multiprocessors
+    std::optional<DType> result = std::nullopt;  // of c, where it is not dtype
+    const WgmmaTile* wgmma = nullptr;            // of a kernel of gemm_wgmma: SM 90, with epilogue
+    const WgmmaTimes* wgmma_times = nullptr;     // and what it takes
+    bool block_scales = false;                   // float8 with scales of blocks, and only that
 };
 
-// Fastest first; for every dtype the last one takes any problem.
+// Fastest first (of those of gemm_wgmma the quickest by their times); for every dtype the last one takes any
+// problem.
 std::span<const GemmVariant> gemm_variants();
 
+// How many parts of c there are in the problem, of all its batches.
+std::int64_t parts_of(const GemmProblem& p, const BlockPart& part);
 // `whole` with as many blocks as this problem needs.
 LaunchConfig grid_of(const GemmVariant& variant, const GemmProblem& p, const BlockPart& part,
                      const LaunchConfig& whole);
 // Launches the kernel on the problem.
 void launch_variant(Stream& stream, const GemmVariant& variant, const GemmProblem& p,
                     const LaunchConfig& config, const Cost& cost);
+
+struct GemmTypes {
+    DType operands, result;
+    MatmulPrecision precision;
+};
 
 // The same product with the operands' roles swapped: c.T = b.T @ a.T.
 GemmProblem transposed(const GemmProblem& p);
@@ -68,18 +96,23 @@ GemmProblem transposed(const GemmProblem& p);
 DType gemm_dtype(DType dtype);
 
 // Whether the variant gives the right result. (least_fill is about speed and not asked.)
-// `sm`: of the device; 0 is the simulated one, which runs every kernel's twin.
-bool can_run(const GemmVariant& variant, const GemmProblem& p, DType dtype, MatmulPrecision precision,
-             int sm);
+bool can_run(const GemmVariant& variant, const GemmProblem& p, const GemmTypes& types, int sm);
+
+GemmTarget target_of(Device& device);
 
 struct GemmChoice {
     const GemmVariant* variant;
     GemmProblem problem;  // as it was, or transposed
 };
-GemmChoice choose_gemm(const GemmProblem& p, DType dtype, MatmulPrecision precision, int multiprocessors,
-                       int sm);
+// No variant where none has the types, or the epilogue that the problem asks for.
+GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmTarget& target);
 
-// For tests: matmul on this variant only (or nothing, where it cannot run the problem).
+// Launches the choice, in slices where the stream's tenant wants that, after ordering what it reads (null
+// ones aside) and writes. `first`, `second`: what the epilogue reads.
+void launch_gemm(const GemmChoice& choice, const GemmTypes& types, const Array& a, const Array& b,
+                 const Array& c, const Array* first = nullptr, const Array* second = nullptr);
+
+// For tests and tuning: matmul on this variant only (or nothing, where it cannot run the problem here).
 std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, const Array& b);
 
 }  // namespace gpk::ops

@@ -18,4 +18,5 @@ from ._native import quantize as quantize
 from ._native import rope as rope
 from ._native import rope_frequencies as rope_frequencies
 from ._native import sample as sample
+from ._native import scaled_matmul as scaled_matmul
 from ._native import top_k as top_k

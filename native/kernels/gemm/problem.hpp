@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/float_types.hpp"
+#include "kernels/gemm/epilogue.hpp"
 
 namespace gpk {
 
@@ -24,6 +25,8 @@ struct GemmProblem {
     std::int64_t a_batch[kMaxBatchRank];  // 0 where a is broadcast
     std::int64_t b_batch[kMaxBatchRank];
     std::int64_t c_batch[kMaxBatchRank];
+    GemmEpilogue epilogue;  // of kernels that say so
+    GemmBlockScales scales;
 };
 
 struct BatchOffsets {
@@ -61,6 +64,8 @@ struct NarrowMultiplyAdd {
     GPK_HD static void step(type& sum, type x, type y) { sum += x * y; }
     GPK_HD static T store(type value) { return static_cast<T>(value); }
 };
+template <>
+struct MultiplyAdd<std::int8_t> : NarrowMultiplyAdd<std::int8_t> {};  // to int32, in whose bits it wraps
 template <>
 struct MultiplyAdd<std::uint8_t> : NarrowMultiplyAdd<std::uint8_t> {};
 template <>

@@ -1,0 +1,80 @@
+// What a kernel of gemm_wgmma is made of, and where its tiles lie.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/device.cuh"
+#include "kernels/gemm/gemm_wgmma.hpp"
+#include "kernels/wgmma.cuh"
+
+namespace gpk::kernels {
+
+constexpr int kWarpgroup = 128;                     // threads
+constexpr int kStoreBarrier = 1, kTurnBarrier = 3;  // named barriers, of the first consumer
+
+template <class T_, class Out_, WgmmaTile kTile, bool kAAlongK_, bool kBAlongK_,
+          WgmmaSums kHow_ = WgmmaSums::direct>
+struct Wgmma {
+    using T = T_;
+    using Instruction = std::conditional_t<std::is_same_v<T, float>, Tf32, T>;  // its name for T
+    using Out = Out_;
+    using Sum = std::conditional_t<std::is_integral_v<T>, int, float>;
+    static constexpr WgmmaSums kHow = kHow_;
+    static constexpr int kDepth = kWgmmaDepthBytes / static_cast<int>(sizeof(T));  // of k in a stage
+    static constexpr int kRows = kTile.rows, kColumns = kTile.columns, kStages = kTile.stages;
+    static constexpr int kCluster = kTile.cluster, kSplit = kTile.split, kBlocks = kCluster * kSplit;
+    // Of the feeding and the multiplying threads: what a multiprocessor has, shared out.
+    static constexpr int kFeedRegisters = kTile.per_sm == 1 ? 40 : 24,
+                         kSumRegisters = kTile.per_sm == 1 ? 232 : 104;
+    static constexpr bool kPingPong = kTile.ping_pong, kAAlongK = kAAlongK_, kBAlongK = kBAlongK_;
+    // What one consumer makes of a tile.
+    static constexpr bool kCutsColumns = wgmma_cuts_columns(kTile);  // else rows
+    static constexpr int kPartRows = kPingPong || kCutsColumns ? kRows : kRows / kWgmmaConsumers;
+    static constexpr int kPartColumns = wgmma_part_columns(kTile);
+    static constexpr int kParts = kPartRows / 64;    // instructions for a step of k
+    static constexpr int kSums = kPartColumns / 2;   // of a thread, in each
+    static constexpr int kOwnSums = kSums / kSplit;  // of those that this block stores
+    static constexpr int kOwnColumns = kPartColumns / kSplit;
+    static constexpr int kABytes = kRows * kWgmmaDepthBytes, kStageBytes = wgmma_stage_bytes(kTile);
+    static constexpr int kStagingBytes = wgmma_staging_bytes(kTile);  // of a consumer
+    static constexpr int kReceivedBytes = wgmma_received_bytes(kTile);
+    static_assert(kSplit == 1 || (kCluster == 1 && !kPingPong));
+};
+
+// Where a tile lies. Groups of tile rows are taken together, column by column, so that blocks that run at one
+// time share their operands in the L2 cache.
+struct Place {
+    int row, column;  // elements of c
+    int batch[2];     // the innermost first
+};
+
+template <class W>
+struct Tiles {
+    int rows, columns, count;
+    __device__ __forceinline__ explicit Tiles(const GemmProblem& p)
+        : rows(static_cast<int>((p.m + W::kRows * W::kCluster - 1) / (W::kRows * W::kCluster))),
+          columns(static_cast<int>((p.n + W::kColumns - 1) / W::kColumns)),
+          count(rows * columns * static_cast<int>(p.batches)) {}
+
+    __device__ __forceinline__ Place place(const GemmWgmmaParams& p, int id, int rank) const {
+        const int in_matrix = rows * columns, batch = id / in_matrix, inside = id - batch * in_matrix;
+        const int group = inside / (p.group * columns), first = group * p.group;
+        const int in_group = inside - first * columns, height = min(rows - first, p.group);
+        const int column = in_group / height, row = first + in_group - column * height;
+        const int inner = static_cast<int>(
+            p.problem.batch_rank > 0 ? p.problem.batch_extents[p.problem.batch_rank - 1] : 1);
+        Place place;
+        place.row = (row * W::kCluster + (W::kCluster > 1 ? rank : 0)) * W::kRows;
+        place.column = column * W::kColumns;
+        place.batch[1] = batch / inner;
+        place.batch[0] = batch - place.batch[1] * inner;
+        return place;
+    }
+};
+
+// A stride of c or an operand over batch dimension `i`, the innermost being 0; 0 where there is none.
+__device__ __forceinline__ std::int64_t batch_stride(const std::int64_t* strides, int rank, int i) {
+    return i < rank ? strides[rank - 1 - i] : 0;
+}
+
+}  // namespace gpk::kernels

@@ -1,0 +1,18 @@
+// How a product goes to the kernels of gemm_wgmma: tensor maps, grid, and what they ask for.
+#pragma once
+
+#include "ops/matmul_variants.hpp"
+
+namespace gpk::ops {
+
+// Beside the layouts, which can_run() asks for.
+bool wgmma_can_run(const GemmVariant& variant, const GemmProblem& p, int sm);
+
+// What the launch should take: of use for comparing tiles only.
+double wgmma_us(const GemmVariant& variant, const GemmProblem& p, int multiprocessors);
+
+LaunchConfig wgmma_config(const GemmVariant& variant, const GemmProblem& p, int multiprocessors);
+BlockPart wgmma_part(const GemmVariant& variant, const LaunchConfig& config);
+GemmWgmmaParams wgmma_params(Device& device, const GemmVariant& variant, const GemmProblem& p);
+
+}  // namespace gpk::ops
