@@ -192,6 +192,6 @@ def decode(quick: bool, on_gpu: bool) -> Iterator[Case]:
         if _affordable(each, quick, on_gpu):
             goals = (Goal("limit", 0.9),) if each.n * each.k * 2 >= 50e6 else ()
             yield _linear("gemv", each, goals, "read")
-    for each in shapes.DECODE[:1] if on_gpu and not quick else shapes.DECODE[-2:-1]:
+    for each in shapes.DECODE[:1] if on_gpu and not quick else shapes.DECODE[-4:-3]:
         for weight in QUANTIZED:
             yield _weight_only(each, weight)
