@@ -25,7 +25,7 @@ NB_MODULE(_native, m) {
     bind_partition(m);
     bind_pacing(m);
     bind_sampling(m);
-    bind_quantize(m);  // its overload of linear is asked before the one for arrays
+    bind_quantize(m);
     bind_rope(m);
     bind_lstm(m);
     bind_conv1d(m);

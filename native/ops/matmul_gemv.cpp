@@ -53,11 +53,13 @@ LaunchConfig gemv_config(const GemmVariant& variant, const GemmProblem& p, int m
                 .shared_bytes = static_cast<std::uint32_t>(bulk_stages(p) * kBulkPlainStageBytes +
                                                            bulk_x_bytes(p.m, p.k / kUnit, 1))};
     }
-    // As many blocks for each part as fill the device once, if each still has enough of k.
+    // As many blocks for each part as fill the device once or (of the smaller kernel) twice, if each still
+    // has enough of k.
     constexpr std::int64_t kMostBlocks = 4, kLeastDepth = 512;
     std::int64_t cluster = 1;
     while (variant.gemv == GemvForm::columns_split && cluster < kMostBlocks &&
-           2 * parts * cluster * p.batches <= 2 * multiprocessors && p.k >= 2 * cluster * kLeastDepth) {
+           2 * parts * cluster * p.batches <= (tiles_of(variant) == 1 ? 2 : 1) * multiprocessors &&
+           p.k >= 2 * cluster * kLeastDepth) {
         cluster *= 2;
     }
     return {.grid = {static_cast<std::uint32_t>(parts * cluster), batch_blocks(p)},
