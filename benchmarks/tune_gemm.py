@@ -27,7 +27,7 @@ _DTYPE, _LAYOUT = "bfloat16", "kk"
 _BYTES_PER_US = 4.3e6  # as wgmma_us() has it
 _DEPTH = 64  # of k in a part
 _HEAD = """\
-// Written by benchmarks/tune_gemm.py from measurements on {device}.
+// Times of {device}, fitted by benchmarks/tune_gemm.py, which writes this file anew.
 #pragma once
 
 #include "ops/matmul_variants.hpp"

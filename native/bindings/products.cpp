@@ -105,7 +105,9 @@ void bind_products(nb::module_& m) {
         "k\n"
         "(with scales of blocks) or all of it (with others) with 14 bits; elsewhere it is float32.\n"
         "Raises InvalidValueError for shapes that do not fit, InvalidTypeError for other dtypes.");
-    m.def("_matmul_tiles", &tiles, "The tiles of gemm_wgmma, for benchmarks/tune_gemm.py.");
+    m.def("_matmul_tiles", &tiles,
+          nb::sig("def _matmul_tiles() -> list[tuple[str, int, int, int, int, int]]"),
+          "The tiles of gemm_wgmma, for benchmarks/tune_gemm.py.");
     m.def("_matmul_with", &matmul_with, nb::arg("kernel"), nb::arg("x"), nb::arg("y"),
           "x @ y by the kernel of this name. Raises InvalidValueError where it cannot make it.");
 }

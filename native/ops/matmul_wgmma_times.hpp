@@ -1,4 +1,4 @@
-// Written by benchmarks/tune_gemm.py from measurements on NVIDIA H200.
+// Times of an NVIDIA H200, fitted as benchmarks/tune_gemm.py does it, which writes this file anew.
 #pragma once
 
 #include "ops/matmul_variants.hpp"

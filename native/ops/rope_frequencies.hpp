@@ -35,9 +35,10 @@ struct RopeSettings {
     bool truncate = true;   // yarn: whether the two bounds are rounded to whole elements
     double mscale = 0;      // yarn, of attention_factor where both are given
     double mscale_all_dim = 0;
-    std::optional<double> attention_factor = std::nullopt;  // of cosine and sine; yarn and longrope know their own
-    std::vector<double> short_factor = {};        // longrope: [d / 2], for up to original_max_positions tokens
-    std::vector<double> long_factor = {};         // and for more
+    std::optional<double> attention_factor =
+        std::nullopt;                       // of cosine and sine; yarn and longrope know their own
+    std::vector<double> short_factor = {};  // longrope: [d / 2], for up to original_max_positions tokens
+    std::vector<double> long_factor = {};   // and for more
 };
 
 struct RopeFrequencies {

@@ -189,7 +189,8 @@ GPK_X(bfloat16)
 GPK_X(std::uint8_t)
 GPK_X(std::uint16_t)
 GPK_X(std::uint32_t)
-GPK_X(std::uint64_t) GPK_X(bool)
+GPK_X(std::uint64_t)
+GPK_X(bool)
 #undef GPK_X
     template void gemm_host<float16, float>(const GemmProblem&);
 template void gemm_host<bfloat16, float>(const GemmProblem&);

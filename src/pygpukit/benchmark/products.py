@@ -39,7 +39,8 @@ def _tf32(a: gp.Array, b: gp.Array) -> gp.Array:
 
 def _float8(a: gp.Array, b: gp.Array) -> gp.Array:
     one = gp.ones(1)
-    return op("nn.scaled_matmul")(a, b, one, one, dtype="bfloat16")
+    product: gp.Array = op("nn.scaled_matmul")(a, b, one, one, dtype="bfloat16")
+    return product
 
 
 # Where it is not gp.matmul: how a dtype is multiplied, and what that needs.
