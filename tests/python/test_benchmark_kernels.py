@@ -463,3 +463,13 @@ def test_what_is_prepared_is_no_part_of_the_call(one_us):
     found = bench().measure(case)
     assert found.error == 0
     assert (found.rate, found.rate_unit) == (pytest.approx(8.0), "GB/s")
+
+
+def test_a_trial_run_of_everything(capsys):
+    assert command.main(["--quick", "--json"]) == 0, capsys.readouterr().err
+    record = json.loads(capsys.readouterr().out)
+    assert "failures" not in record
+    groups = {row["group"] for row in record["rows"]} | {
+        name.split()[0] for name in record.get("skipped", ())
+    }
+    assert groups >= {*kernels.GROUPS, "shapes"}

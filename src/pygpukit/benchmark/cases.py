@@ -171,11 +171,11 @@ class Bench:
     def measure(self, case: Case) -> Row:
         draw = Draw()
         sets, prepared = self._sets(case, draw)
-        part = case.rows_of or (lambda result: result)
+        rows_of = case.rows_of or (lambda result: result)
         referred = case.referred(*sets[0]) if case.referred else sets[0]
         reference = case.reference(self.judge.space, *(self.judge.wide(array) for array in referred))
         first = case.checked or case.run
-        error = self.judge.error(part(first(*prepared[0])), reference)
+        error = self.judge.error(rows_of(self.judge.wide(first(*prepared[0]))), reference)
         allowed = TOLERANCES[case.dtype] if case.tolerance is None else case.tolerance
         if not error <= allowed:
             raise ArithmeticError(f"wrong result: error {error:.2e}, at most {allowed:.0e} allowed")
@@ -192,9 +192,9 @@ class Bench:
             try:
                 make = functools.partial(function, peer.module)
                 runs = [make(*(peer.view(array) for array in each)) for each in sets]
-                result = part(runs[0]())
+                result = runs[0]()
                 if case.checked is None:
-                    errors[name] = self.judge.error(result, reference)
+                    errors[name] = self.judge.error(rows_of(self.judge.wide(result)), reference)
                 timers[name] = self._timer(peer.timer, runs)
             except Exception as reason:  # what a peer cannot do is no failure of ours
                 what = (str(reason).splitlines() or [""])[0][:120]

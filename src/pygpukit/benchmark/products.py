@@ -38,7 +38,7 @@ def _tf32(a: gp.Array, b: gp.Array) -> gp.Array:
 
 
 def _float8(a: gp.Array, b: gp.Array) -> gp.Array:
-    one = gp.ones(1)
+    one = gp.ones(())
     product: gp.Array = op("nn.scaled_matmul")(a, b, one, one, dtype="bfloat16")
     return product
 
