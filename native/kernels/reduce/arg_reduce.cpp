@@ -9,7 +9,8 @@
 
 namespace gpk {
 
-extern const Image image_arg_reduce;
+extern const Image image_argmax;
+extern const Image image_argmin;
 
 namespace kernels {
 
@@ -28,12 +29,12 @@ void arg_reduce_host(const ArgReduceParams& p) {
                 static_cast<const T*>(p.input) + reduce_offset(layout, 0, layout.kept_rank, output);
             Candidate<compute_t<T>> best = {compute_t<T>(0), -1};
             for (std::int64_t at = begin; at < end; ++at) {
-                const std::int64_t index = p.candidates ? p.candidates[output * layout.count + at] : at;
+                const std::int64_t index = p.candidates ? p.candidates[at * layout.outputs + output] : at;
                 const T value = base[reduce_offset(layout, layout.kept_rank, layout.rank, index)];
                 const Candidate<compute_t<T>> candidate = {convert<compute_t<T>>(value), index};
                 if (arg_prefers<kMax>(candidate, best)) best = candidate;
             }
-            p.output[id] = best.index;
+            p.output[id % layout.parts * layout.outputs + output] = best.index;
         }
     });
 }
@@ -46,21 +47,26 @@ namespace {
 struct Entry {
     ArgReduceOp op;
     DType dtype;
-    Kernel kernel;
+    Kernel kernels[kReduceWalkCount];  // by ReduceWalk
 };
 
-#define GPK_X(symbol, op_, dtype_, T, is_max)                                             \
-    {ArgReduceOp::op_, DType::dtype_,                                                     \
-     Kernel({.name = #symbol,                                                             \
-             .image = &image_arg_reduce,                                                  \
-             .twin = kernels::twin<ArgReduceParams, kernels::arg_reduce_host<T, is_max>>, \
-             .waits_for_predecessor = true})},
+#define GPK_WALK(walk, symbol, op, T, is_max)                                            \
+    Kernel({.name = #symbol "_" #walk,                                                   \
+            .image = &image_##op,                                                        \
+            .twin = kernels::twin<ArgReduceParams, kernels::arg_reduce_host<T, is_max>>, \
+            .waits_for_predecessor = true})
+#define GPK_X(symbol, op, dtype_, T, is_max)                                           \
+    {ArgReduceOp::op,                                                                  \
+     DType::dtype_,                                                                    \
+     {GPK_WALK(rows, symbol, op, T, is_max), GPK_WALK(columns, symbol, op, T, is_max), \
+      GPK_WALK(elements, symbol, op, T, is_max)}},
 const Entry kEntries[] = {GPK_ARG_REDUCE_KERNELS(GPK_X)};
 #undef GPK_X
+#undef GPK_WALK
 
 }  // namespace
 
-const Kernel& arg_reduce_kernel(ArgReduceOp op, DType dtype) {
+const Kernel& arg_reduce_kernel(ArgReduceOp op, DType dtype, ReduceWalk walk) {
     const DType wanted = dtype == DType::bool_ ? DType::uint8 : dtype;
     const auto* found = std::find_if(std::begin(kEntries), std::end(kEntries), [&](const Entry& entry) {
         return entry.op == op && entry.dtype == wanted;
@@ -72,7 +78,7 @@ const Kernel& arg_reduce_kernel(ArgReduceOp op, DType dtype) {
                                       .got = std::string(name(dtype)),
                                       .fix = "convert with astype first"});
     }
-    return found->kernel;
+    return found->kernels[static_cast<int>(walk)];
 }
 
 }  // namespace gpk

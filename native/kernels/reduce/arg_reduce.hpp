@@ -15,9 +15,10 @@ inline constexpr int kArgReduceOpCount = 2;
 
 struct ArgReduceParams {
     const void* input;
-    std::int64_t* output;  // outputs * parts: indices among the reduced elements
-    // Null, or outputs * layout.count indices: only those elements are looked at. It is how a second pass
-    // chooses between the parts of a first one; layout's reduced dimensions are then still the input's.
+    std::int64_t* output;  // parts * outputs: indices among the reduced elements
+    // Null, or layout.count * outputs indices: only those elements are looked at, one by one. It is how a
+    // second pass chooses between the parts of a first one; layout's reduced dimensions are still the
+    // input's.
     const std::int64_t* candidates;
     ReduceLayout layout;
 };
@@ -37,7 +38,7 @@ GPK_HD bool arg_prefers(const Candidate<C>& a, const Candidate<C>& b) {
     return kMax ? a.value > b.value : a.value < b.value;
 }
 
-// X(symbol, ArgReduceOp, DType, element type, is it the largest). bool runs as uint8.
+// X(symbol but for the walk, ArgReduceOp, DType, element type, is it the largest). bool runs as uint8.
 #define GPK_ARG_REDUCE(X, op, is_max)                     \
     X(op##_int8, op, int8, std::int8_t, is_max)           \
     X(op##_int16, op, int16, std::int16_t, is_max)        \
@@ -54,6 +55,6 @@ GPK_HD bool arg_prefers(const Candidate<C>& a, const Candidate<C>& b) {
 #define GPK_ARG_REDUCE_KERNELS(X) GPK_ARG_REDUCE(X, argmax, true) GPK_ARG_REDUCE(X, argmin, false)
 
 // Grid and block: as ReduceLayout says. Throws Error (type) for float8.
-const Kernel& arg_reduce_kernel(ArgReduceOp op, DType dtype);
+const Kernel& arg_reduce_kernel(ArgReduceOp op, DType dtype, ReduceWalk walk);
 
 }  // namespace gpk

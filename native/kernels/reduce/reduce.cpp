@@ -29,15 +29,20 @@ constexpr DType dtype_of() {
 struct Entry {
     ReduceOp op;
     DType dtype, accumulator;
-    Kernel kernel;
+    Kernel kernels[kReduceWalkCount];  // by ReduceWalk
 };
 
-#define GPK_X(symbol, op_, dtype_, ...)                                              \
-    {ReduceOp::op_, DType::dtype_, dtype_of<typename __VA_ARGS__::type>(),           \
-     Kernel({.name = #symbol,                                                        \
-             .image = &GPK_IMAGE,                                                    \
-             .twin = kernels::twin<ReduceParams, kernels::reduce_host<__VA_ARGS__>>, \
-             .waits_for_predecessor = true})},
+#define GPK_WALK(walk, symbol, ...)                                                 \
+    Kernel({.name = #symbol "_" #walk,                                              \
+            .image = &GPK_IMAGE,                                                    \
+            .twin = kernels::twin<ReduceParams, kernels::reduce_host<__VA_ARGS__>>, \
+            .waits_for_predecessor = true})
+#define GPK_X(symbol, op_, dtype_, ...)                                            \
+    {ReduceOp::op_,                                                                \
+     DType::dtype_,                                                                \
+     dtype_of<typename __VA_ARGS__::type>(),                                       \
+     {GPK_WALK(rows, symbol, __VA_ARGS__), GPK_WALK(columns, symbol, __VA_ARGS__), \
+      GPK_WALK(elements, symbol, __VA_ARGS__)}},
 #define GPK_IMAGE image_reduce_sum
 const Entry kSums[] = {GPK_REDUCE_SUM_KERNELS(GPK_X)};
 #undef GPK_IMAGE
@@ -45,6 +50,7 @@ const Entry kSums[] = {GPK_REDUCE_SUM_KERNELS(GPK_X)};
 const Entry kOrders[] = {GPK_REDUCE_ORDER_KERNELS(GPK_X)};
 #undef GPK_IMAGE
 #undef GPK_X
+#undef GPK_WALK
 
 using Table = std::array<std::array<const Entry*, kDTypeCount>, kReduceOpCount>;
 
@@ -86,7 +92,9 @@ const Entry& entry(ReduceOp op, DType dtype) {
 
 }  // namespace
 
-const Kernel& reduce_kernel(ReduceOp op, DType dtype) { return entry(op, dtype).kernel; }
+const Kernel& reduce_kernel(ReduceOp op, DType dtype, ReduceWalk walk) {
+    return entry(op, dtype).kernels[static_cast<int>(walk)];
+}
 
 DType reduce_accumulator(ReduceOp op, DType dtype) { return entry(op, dtype).accumulator; }
 

@@ -7,46 +7,6 @@
 
 namespace gpk::kernels {
 
-// What one lane makes of elements begin..begin+count-1 of an output.
-template <class F>
-__device__ __forceinline__ typename F::type reduce_lane(const ReduceLayout& layout,
-                                                        const typename F::Input* base, std::int64_t begin,
-                                                        std::int64_t count, int lane) {
-    using T = typename F::Input;
-    using C = typename F::type;
-    C sum = F::identity();
-    if (layout.vectors) {
-        constexpr int kChunk = 16 / sizeof(T);
-        const T* from = base + begin;
-        const std::int64_t chunks = count / kChunk;
-        C sums[kChunk];
-#pragma unroll
-        for (int e = 0; e < kChunk; ++e) sums[e] = F::identity();
-#pragma unroll 2
-        for (std::int64_t chunk = lane; chunk < chunks; chunk += layout.lanes) {
-            const auto values = *reinterpret_cast<const Vector<T, kChunk>*>(from + chunk * kChunk);
-#pragma unroll
-            for (int e = 0; e < kChunk; ++e) sums[e] = F::step(sums[e], F::load(values.values[e]));
-        }
-        for (std::int64_t i = chunks * kChunk + lane; i < count; i += layout.lanes)
-            sum = F::step(sum, F::load(from[i]));
-#pragma unroll
-        for (int e = 0; e < kChunk; ++e) sum = F::step(sum, sums[e]);
-    } else if (layout.rank - layout.kept_rank == 1) {
-        const std::int64_t stride = layout.strides[layout.kept_rank];
-#pragma unroll 4
-        for (std::int64_t i = lane; i < count; i += layout.lanes) {
-            sum = F::step(sum, F::load(base[(begin + i) * stride]));
-        }
-    } else {
-        for (std::int64_t i = lane; i < count; i += layout.lanes) {
-            sum =
-                F::step(sum, F::load(base[reduce_offset(layout, layout.kept_rank, layout.rank, begin + i)]));
-        }
-    }
-    return sum;
-}
-
 template <class C>
 __device__ __forceinline__ void reduce_store(const ReduceParams& p, std::int64_t place, C value) {
     if constexpr (static_cast<C>(0.5) != C(0)) {  // a floating type
@@ -65,36 +25,143 @@ __device__ __forceinline__ void reduce_store(const ReduceParams& p, std::int64_t
     static_cast<C*>(p.output)[place] = value;
 }
 
+// N running results, of neighbouring elements.
+template <class F, int N>
+struct ReduceSums {
+    typename F::type values[N];
+
+    __device__ __forceinline__ ReduceSums() {
+#pragma unroll
+        for (int e = 0; e < N; ++e) values[e] = F::identity();
+    }
+    __device__ __forceinline__ void take(const Vector<typename F::Input, N>& elements) {
+#pragma unroll
+        for (int e = 0; e < N; ++e) values[e] = F::step(values[e], F::load(elements.values[e]));
+    }
+    __device__ __forceinline__ typename F::type joined() {
+#pragma unroll
+        for (int step = N / 2; step > 0; step /= 2) {
+#pragma unroll
+            for (int e = 0; e < step; ++e) values[e] = F::step(values[e], values[e + step]);
+        }
+        return values[0];
+    }
+};
+
+// Calls use(item) for what this lane takes of a part, where item = read(offset in elements); numbers count
+// kWidth elements, which are neighbours where that is more than one. One reduced dimension is the common
+// case, and has its reads well ahead.
+template <int kInFlight, int kWidth, class Read, class Use>
+__device__ __forceinline__ void for_reduced(const ReduceLayout& layout, const ReducePart& part, int lane,
+                                            Read read, Use use) {
+    const int items = part.count / kWidth;
+    if (layout.rank - layout.kept_rank == 1) {
+        const std::int64_t stride = kWidth > 1 ? kWidth : layout.strides[layout.kept_rank];
+        const std::int64_t begin = kWidth > 1 ? part.begin : part.begin * stride;
+        for_lane<kInFlight>(items, lane, layout.lanes, [&](int i) { return read(begin + i * stride); }, use);
+        return;
+    }
+#pragma unroll 1
+    for (int i = lane; i < items; i += layout.lanes) {
+        use(read(reduce_offset(layout, layout.kept_rank, layout.rank,
+                               part.begin + static_cast<std::int64_t>(i) * kWidth)));
+    }
+}
+
 template <class F>
-__device__ __forceinline__ void reduce(const ReduceParams& p) {
+__device__ __forceinline__ void reduce_rows(const ReduceParams& p) {
+    using T = typename F::Input;
     using C = typename F::type;
-    __shared__ C shared[kReduceThreads];
+    constexpr int N = 16 / sizeof(T);
+    __shared__ alignas(16) C shared[kReduceThreads / 2];
     const ReduceLayout& layout = p.layout;
     const ReduceThread thread(layout);
-    thread.for_each(layout, [&](std::int64_t output, std::int64_t part) {
-        C sum = F::identity();
-        if (output < layout.outputs) {
-            const auto* base = static_cast<const typename F::Input*>(p.input) +
-                               reduce_offset(layout, 0, layout.kept_rank, output);
-            const std::int64_t begin = part * layout.part_count, left = layout.count - begin;
-            sum = reduce_lane<F>(layout, base, begin, left < layout.part_count ? left : layout.part_count,
-                                 thread.lane);
+    const std::int64_t output = thread.output();
+    ReduceSums<F, N> sums;
+    if (output < layout.outputs) {
+        const T* base = static_cast<const T*>(p.input) + reduce_offset(layout, 0, layout.kept_rank, output);
+        const ReducePart part(layout);
+        for_reduced<4, N>(
+            layout, part, thread.lane,
+            [&](std::int64_t offset) { return *reinterpret_cast<const Vector<T, N>*>(base + offset); },
+            [&](const Vector<T, N>& v) { sums.take(v); });
+        // What fills no vector, where there is but one dimension.
+#pragma unroll 1
+        for (int i = part.count / N * N + thread.lane; i < part.count; i += layout.lanes) {
+            sums.values[0] = F::step(sums.values[0], F::load(base[part.begin + i]));
         }
-        shared[threadIdx.x] = sum;
-        thread.join_lanes(layout, [&](int i, int j) { shared[i] = F::step(shared[i], shared[j]); });
-        if (thread.lane == 0 && output < layout.outputs) {
-            reduce_store(p, output * layout.parts + part, shared[threadIdx.x]);
-        }
-        __syncthreads();  // before the next output overwrites
+    }
+    const auto step = [](C a, C b) { return F::step(a, b); };
+    C sum = thread.join(layout, sums.joined(), shared, step);
+    if (thread.lane == 0 && output < layout.outputs) {
+        reduce_store(p, blockIdx.y * layout.outputs + output, sum);
+    }
+}
+
+template <class F>
+__device__ __forceinline__ void reduce_elements(const ReduceParams& p) {
+    using T = typename F::Input;
+    using C = typename F::type;
+    __shared__ C shared[kReduceThreads / 2];
+    const ReduceLayout& layout = p.layout;
+    const ReduceThread thread(layout);
+    const std::int64_t output = thread.output();
+    C sum = F::identity();
+    if (output < layout.outputs) {
+        const T* base = static_cast<const T*>(p.input) + reduce_offset(layout, 0, layout.kept_rank, output);
+        for_reduced<8, 1>(
+            layout, ReducePart(layout), thread.lane, [&](std::int64_t offset) { return base[offset]; },
+            [&](T value) { sum = F::step(sum, F::load(value)); });
+    }
+    sum = thread.join(layout, sum, shared, [](C a, C b) { return F::step(a, b); });
+    if (thread.lane == 0 && output < layout.outputs)
+        reduce_store(p, blockIdx.y * layout.outputs + output, sum);
+}
+
+template <class F>
+__device__ __forceinline__ void reduce_columns(const ReduceParams& p) {
+    using T = typename F::Input;
+    constexpr int N = 16 / sizeof(T);
+    using Sums = ReduceSums<F, N>;
+    // As bytes, for it must not be initialised.
+    __shared__ alignas(16) unsigned char memory[kReduceThreads / 2 * sizeof(Sums)];
+    auto* shared = reinterpret_cast<Sums*>(memory);
+    const ReduceLayout& layout = p.layout;
+    const ReduceThread thread(layout);
+    const std::int64_t vectors = layout.outputs / N;
+    const std::int64_t vector = thread.output();
+    Sums sums;
+    if (vector < vectors) {
+        const T* base =
+            static_cast<const T*>(p.input) + reduce_offset(layout, 0, layout.kept_rank, vector * N);
+        for_reduced<4, 1>(
+            layout, ReducePart(layout), thread.lane,
+            [&](std::int64_t offset) { return *reinterpret_cast<const Vector<T, N>*>(base + offset); },
+            [&](const Vector<T, N>& v) { sums.take(v); });
+    }
+    sums = thread.join_far(layout, sums, shared, [](Sums a, const Sums& b) {
+#pragma unroll
+        for (int e = 0; e < N; ++e) a.values[e] = F::step(a.values[e], b.values[e]);
+        return a;
     });
+    if (thread.lane == 0 && vector < vectors) {
+#pragma unroll
+        for (int e = 0; e < N; ++e) {
+            reduce_store(p, blockIdx.y * layout.outputs + vector * N + e, sums.values[e]);
+        }
+    }
 }
 
 // Each functor comes as __VA_ARGS__: its type has commas.
-#define GPK_REDUCE_KERNEL(symbol, op, dtype, ...)                     \
+#define GPK_REDUCE_WALK(walk, symbol, ...)                            \
     extern "C" __global__ void __launch_bounds__(gpk::kReduceThreads) \
-        symbol(const __grid_constant__ ReduceParams p) {              \
+        symbol##_##walk(const __grid_constant__ ReduceParams p) {     \
         wait_for_predecessor();                                       \
-        reduce<__VA_ARGS__>(p);                                       \
+        reduce_##walk<__VA_ARGS__>(p);                                \
     }
+#define GPK_REDUCE_KERNEL(symbol, op, dtype, ...) \
+    GPK_REDUCE_WALK(rows, symbol, __VA_ARGS__)    \
+    GPK_REDUCE_WALK(columns, symbol, __VA_ARGS__) \
+    GPK_REDUCE_WALK(elements, symbol, __VA_ARGS__)
 
 }  // namespace gpk::kernels

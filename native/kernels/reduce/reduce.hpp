@@ -19,11 +19,33 @@ enum class ReduceStore : std::uint8_t { accumulator, float16, bfloat16 };
 
 struct ReduceParams {
     const void* input;
-    void* output;  // outputs * parts, in the type that `store` says
+    void* output;  // parts * outputs, in the type that `store` says
     ReduceLayout layout;
     double divisor;     // of the result, for a mean; 1 otherwise
     ReduceStore store;  // a 16-bit float where the accumulator is float32 and this is the last pass
 };
+
+// The larger (smaller) of two, NaN where one is.
+template <class C>
+GPK_HD C larger_or_nan(C a, C b) {
+    return a > b || a != a ? a : b;
+}
+template <class C>
+GPK_HD C smaller_or_nan(C a, C b) {
+    return a < b || a != a ? a : b;
+}
+#ifdef __CUDA_ARCH__
+template <>
+GPK_HD float larger_or_nan(float a, float b) {
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+}
+template <>
+GPK_HD float smaller_or_nan(float a, float b) {
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+    return a;
+}
+#endif
 
 // What a reduction does to one element: load() makes it the accumulator's type, step() joins two.
 // Integers add and multiply as unsigned ones, which wrap.
@@ -59,7 +81,7 @@ struct MaxOf {
                                         : std::numeric_limits<type>::lowest();
     GPK_HD static type identity() { return kLowest; }
     GPK_HD static type load(T value) { return convert<type>(value); }
-    GPK_HD static type step(type a, type b) { return a > b || a != a ? a : b; }
+    GPK_HD static type step(type a, type b) { return larger_or_nan(a, b); }
 };
 template <class T>
 struct MinOf {
@@ -72,7 +94,7 @@ struct MinOf {
                                          : std::numeric_limits<type>::max();
     GPK_HD static type identity() { return kHighest; }
     GPK_HD static type load(T value) { return convert<type>(value); }
-    GPK_HD static type step(type a, type b) { return a < b || a != a ? a : b; }
+    GPK_HD static type step(type a, type b) { return smaller_or_nan(a, b); }
 };
 // A NaN is true, as in NumPy.
 template <class T>
@@ -96,8 +118,9 @@ struct AllOf {
     GPK_HD static type step(type a, type b) { return a & b; }
 };
 
-// X(symbol, ReduceOp, DType of the elements, functor). bool runs as uint8; so do sums, products and truth
-// of integers where their bits agree, and means of floats as their sums (kernel_dtype in reduce.cpp).
+// X(symbol but for the walk, ReduceOp, DType of the elements, functor). bool runs as uint8; so do sums,
+// products and truth of integers where their bits agree, and means of floats as their sums (kernel_dtype in
+// reduce.cpp).
 #define GPK_REDUCE_WIDE(X, op, Functor)                                        \
     X(reduce_##op##_int8, op, int8, Functor<std::int8_t, std::uint64_t>)       \
     X(reduce_##op##_int16, op, int16, Functor<std::int16_t, std::uint64_t>)    \
@@ -154,7 +177,7 @@ struct AllOf {
     GPK_REDUCE_TRUTH(X, all, AllOf)
 
 // The kernel for elements of `dtype`. Grid and block: as ReduceLayout says. Throws Error (type) for float8.
-const Kernel& reduce_kernel(ReduceOp op, DType dtype);
+const Kernel& reduce_kernel(ReduceOp op, DType dtype, ReduceWalk walk);
 // The type of that kernel's accumulator: what a pass writes unless `store` says otherwise.
 DType reduce_accumulator(ReduceOp op, DType dtype);
 

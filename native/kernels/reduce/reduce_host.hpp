@@ -124,9 +124,10 @@ void reduce_host(const ReduceParams& p) {
     if (layout.along_lanes || layout.kept_rank == 0) {
         parallel_for(layout.outputs * layout.parts, grain, [&](std::int64_t begin, std::int64_t end) {
             for (std::int64_t id = begin; id < end; ++id) {
-                const std::int64_t part = id % layout.parts;
-                const T* base = input + reduce_offset(layout, 0, layout.kept_rank, id / layout.parts);
-                reduce_store(p, id, reduce_rows<F>(layout, base, part_begin(part), part_size(part)));
+                const std::int64_t part = id % layout.parts, output = id / layout.parts;
+                const T* base = input + reduce_offset(layout, 0, layout.kept_rank, output);
+                reduce_store(p, part * layout.outputs + output,
+                             reduce_rows<F>(layout, base, part_begin(part), part_size(part)));
             }
         });
         return;
@@ -147,7 +148,7 @@ void reduce_host(const ReduceParams& p) {
                          reduce_columns<F>(layout, base, step, width, part_begin(part), part_size(part),
                                            total);
                          for (std::int64_t j = 0; j < width; ++j)
-                             reduce_store(p, (output + j) * layout.parts + part, total[j]);
+                             reduce_store(p, part * layout.outputs + output + j, total[j]);
                      }
                  });
 }
