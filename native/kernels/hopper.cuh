@@ -101,6 +101,11 @@ __device__ __forceinline__ std::uint32_t cluster_rank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
+__device__ __forceinline__ std::uint32_t cluster_blocks() {
+    std::uint32_t blocks;
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
+    return blocks;
+}
 __device__ __forceinline__ void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -110,6 +115,26 @@ __device__ __forceinline__ void cluster_wait() {
 __device__ __forceinline__ void cluster_sync() {
     cluster_arrive();
     cluster_wait();
+}
+
+// The same where the compiler may have parted the threads of a warp.
+__device__ __forceinline__ void cluster_sync_threads() {
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// What `shared`, of another block of the cluster, holds; whole words. That block must not end before.
+template <class Value>
+__device__ __forceinline__ Value cluster_load(const Value& shared, std::uint32_t block) {
+    static_assert(sizeof(Value) % 4 == 0);
+    std::uint32_t remote, words[sizeof(Value) / 4];
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(&shared)), "r"(block));
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(Value) / 4); ++i) {
+        asm volatile("ld.shared::cluster.b32 %0, [%1];" : "=r"(words[i]) : "r"(remote + 4 * i) : "memory");
+    }
+    Value value;
+    memcpy(&value, words, sizeof(Value));
+    return value;
 }
 
 // -- The bulk copy engine --------------------------------------------------------------------------------

@@ -22,15 +22,25 @@ std::vector<double> reference(const std::vector<float>& x, const std::vector<flo
 
 TEST(RmsNorm, MatchesFloat64InEveryDtypeAndWidth) {
     for (const DType dtype : kModelFloats) {
-        // 576 goes in vectors, 101 and 7 do not; 9000 is more than one vector a thread.
-        for (const std::int64_t n : {1, 7, 101, 576, 9000}) {
-            const std::int64_t rows = 5;
+        // Parts of warps, warps, blocks, clusters and loops; rows that go in vectors and rows that do not.
+        for (const std::int64_t n : {1, 7, 64, 101, 128, 576, 4096, 4097, 9000, 20'000, 300'000}) {
+            const std::int64_t rows = n < 10'000 ? 5 : 2;
             const auto x = rounded(random_floats(rows * n, 1), dtype);
             const auto weight = rounded(random_floats(n, 2), dtype);
             const Array y = ops::rms_norm(upload(x, {rows, n}, dtype), upload(weight, {n}, dtype), 1e-5);
             EXPECT_EQ(y.shape(), (Dims{rows, n}));
             EXPECT_LE(worst_error(download(y), reference(x, weight, 1e-5)), 2 * rounding(dtype)) << n;
         }
+    }
+}
+
+TEST(RmsNorm, ManyRowsAndNoWeight) {
+    for (const std::int64_t n : {5, 64, 250, 512, 1100}) {
+        const std::int64_t rows = 3000;
+        const auto x = random_floats(rows * n, 4);
+        const std::vector<float> ones(static_cast<std::size_t>(n), 1);
+        const Array y = ops::rms_norm(upload(x, {rows, n}), {}, 1e-5);
+        EXPECT_LE(worst_error(download(y), reference(x, ones, 1e-5)), 2e-6) << n;
     }
 }
 
@@ -44,7 +54,7 @@ TEST(RmsNorm, EpsStandsInsideTheRoot) {
 
 TEST(RmsNorm, AddsTheResidualAndWritesItBack) {
     for (const DType dtype : kModelFloats) {
-        for (const std::int64_t n : {5, 64, 9000}) {
+        for (const std::int64_t n : {5, 64, 9000, 70'000}) {
             const auto x = rounded(random_floats(3 * n, 3), dtype),
                        r = rounded(random_floats(3 * n, 4), dtype);
             const auto weight = rounded(random_floats(n, 5), dtype);

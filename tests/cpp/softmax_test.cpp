@@ -49,6 +49,38 @@ TEST(Softmax, StaysFiniteForLargeInputsAndLongRows) {
         1e-6);
 }
 
+// Parts of warps, warps, blocks, clusters and loops; rows that go in vectors and rows that do not. Of 16-bit
+// types the error is relative too: their exponential is the processor's, and it must not show in the rounded
+// result.
+TEST(Softmax, RowsOfEveryLength) {
+    for (const DType dtype : kModelFloats) {
+        for (const std::int64_t n :
+             {1, 8, 31, 64, 128, 255, 512, 1023, 2048, 4096, 9000, 33'000, 152'064, 300'001}) {
+            const std::int64_t rows = n < 10'000 ? 3 : 2;
+            const auto x = rounded(random_floats(rows * n, 3, 3.0f), dtype);
+            const auto y = download(ops::softmax(upload(x, {rows, n}, dtype), 1));
+            const auto expected = reference(x, static_cast<std::size_t>(n), 1);
+            double worst = 0;
+            for (std::size_t i = 0; i < y.size(); ++i) {
+                if (expected[i] < 1e-4) continue;  // float16 has few digits left there
+                worst = std::max(worst, std::abs(y[i] - expected[i]) / expected[i]);
+            }
+            EXPECT_LE(worst, dtype == DType::float32 ? 3e-6 : 1.02 * rounding(dtype)) << name(dtype) << n;
+            EXPECT_LE(worst_error(y, expected), rounding(dtype)) << name(dtype) << n;
+        }
+    }
+}
+
+TEST(Softmax, ManyShortRows) {
+    for (const std::int64_t n : {3, 16, 100, 256}) {
+        const auto x = random_floats(3000 * n, 4);
+        EXPECT_LE(worst_error(download(ops::softmax(upload(x, {3000, n}), 1)),
+                              reference(x, static_cast<std::size_t>(n), 1)),
+                  1e-6)
+            << n;
+    }
+}
+
 TEST(Softmax, TreatsInfinitiesAndNaNsAsNumPyDoes) {
     const float inf = INFINITY;
     EXPECT_EQ(download(ops::softmax(upload({0, -inf, 0}, {3}), 0)), (std::vector<float>{0.5f, 0, 0.5f}));

@@ -2,8 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/floats.hpp"
-#include "kernels/host.hpp"
+#include "kernels/norm/rows_host.hpp"
 
 namespace gpk {
 extern const Image image_rms_norm;
@@ -14,42 +13,45 @@ namespace gpk::kernels {
 namespace {
 
 template <class T>
-void rms_norm_host(const RmsNormParams& p) {
-    parallel_for(p.rows, 1 + 16384 / (p.n + 1), [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t row = begin; row < end; ++row) {
-            const T* x = static_cast<const T*>(p.x) + row * p.n;
-            T* residual = p.residual == nullptr ? nullptr : static_cast<T*>(p.residual) + row * p.n;
-            const T* weight = static_cast<const T*>(p.weight);
-            T* y = static_cast<T*>(p.y) + row * p.n;
-            double squares = 0;
-            for (std::int64_t i = 0; i < p.n; ++i) {
-                float value = static_cast<float>(x[i]);
-                if (residual != nullptr) {
-                    residual[i] = T(value + static_cast<float>(residual[i]));
-                    value = static_cast<float>(residual[i]);
-                }
-                squares += static_cast<double>(value) * value;
-            }
-            const float mean = static_cast<float>(squares / static_cast<double>(p.n));
-            const float scale = 1.0f / std::sqrt(mean + p.eps);
-            const T* source = residual != nullptr ? residual : x;
-            for (std::int64_t i = 0; i < p.n; ++i) {
-                y[i] = T(static_cast<float>(source[i]) * scale * static_cast<float>(weight[i]));
-            }
+void rms_norm_host(const NormParams& p) {
+    for_host_rows<T>(p, [&](const T* source, const T* weight, T* y) {
+        double squares = 0;
+        for (std::int64_t i = 0; i < p.n; ++i) {
+            squares += static_cast<double>(static_cast<float>(source[i])) * static_cast<float>(source[i]);
+        }
+        const float mean = static_cast<float>(squares / static_cast<double>(p.n));
+        const float scale = 1.0f / std::sqrt(mean + p.eps);
+        for (std::int64_t i = 0; i < p.n; ++i) {
+            const float normal = static_cast<float>(source[i]) * scale;
+            y[i] = T(weight == nullptr ? normal : normal * static_cast<float>(weight[i]));
         }
     });
 }
 
-#define X(suffix, T)                                                \
-    Kernel(KernelDef{.name = "rms_norm_" #suffix,                   \
-                     .image = &image_rms_norm,                      \
-                     .twin = twin<RmsNormParams, rms_norm_host<T>>, \
-                     .waits_for_predecessor = true}),
-const Kernel kKernels[] = {GPK_FLOAT_TYPES(X)};
+#define GPK_VARIANT(name_, dtype, T, elements, accesses)          \
+    {Kernel(KernelDef{.name = #name_,                             \
+                      .image = &image_rms_norm,                   \
+                      .twin = twin<NormParams, rms_norm_host<T>>, \
+                      .waits_for_predecessor = true}),            \
+     DType::dtype, elements, accesses},
+const RowVariant variants[] = {
+#define X(suffix, dtype, T, elements, accesses) GPK_VARIANT(rms_norm_##suffix, dtype, T, elements, accesses)
+    GPK_ROW_VARIANTS(X) GPK_LONG_ROW_VARIANTS(X)
 #undef X
+};
+const RowVariant residual_variants[] = {
+#define X(suffix, dtype, T, elements, accesses) \
+    GPK_VARIANT(rms_norm_residual_##suffix, dtype, T, elements, accesses)
+    GPK_ROW_VARIANTS(X) GPK_LONG_ROW_VARIANTS(X)
+#undef X
+};
+#undef GPK_VARIANT
 
 }  // namespace
 
-const Kernel& rms_norm(DType dtype) { return kKernels[float_index(dtype)]; }
+RowPlan rms_norm(const RowShape& shape, bool residual) {
+    return residual ? plan_rows(residual_variants, shape, {2, 512, kMostResidualThreads})
+                    : plan_rows(variants, shape, {2, 512, kMostRowThreads});
+}
 
 }  // namespace gpk::kernels

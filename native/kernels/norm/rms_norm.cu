@@ -1,72 +1,82 @@
 #include "kernels/norm/rms_norm.hpp"
 
-#include "kernels/device.cuh"
-#include "kernels/floats.hpp"
+#include "kernels/norm/rows.cuh"
 
 namespace gpk::kernels {
 
-// One block a row. A thread keeps its first vector, so rows of up to 1024 vectors are read once.
+namespace {
+
 template <class T, int N>
-__device__ __forceinline__ void normalize_row(const RmsNormParams& p, std::int64_t row, float* shared) {
-    using Vec = Vector<T, N>;
-    const std::int64_t vectors = p.n / N;
-    const Vec* x = static_cast<const Vec*>(p.x) + row * vectors;
-    Vec* residual = p.residual == nullptr ? nullptr : static_cast<Vec*>(p.residual) + row * vectors;
-    const Vec* weight = static_cast<const Vec*>(p.weight);
-    Vec* y = static_cast<Vec*>(p.y) + row * vectors;
+__device__ __forceinline__ Vector<T, N> scaled(const Vector<T, N>& v, float scale, const Vector<T, N>* weight,
+                                               std::int64_t i) {
+    Vector<T, N> w, y;
+#pragma unroll
+    for (int j = 0; j < N; ++j) w.values[j] = T(1.0f);
+    if (weight != nullptr) w = weight[i];
+#pragma unroll
+    for (int j = 0; j < N; ++j) y.values[j] = T(float(v.values[j]) * scale * float(w.values[j]));
+    return y;
+}
 
-    Vec first;
+template <class T, int N>
+__device__ __forceinline__ float squares_of(const Vector<T, N>& v) {
     float squares = 0;
-    for (std::int64_t i = threadIdx.x; i < vectors; i += blockDim.x) {
-        Vec v = x[i];
-        if (residual != nullptr) {
-            const Vec r = residual[i];
 #pragma unroll
-            for (int j = 0; j < N; ++j) v.values[j] = T(float(v.values[j]) + float(r.values[j]));
-            residual[i] = v;
-        }
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            const float value = float(v.values[j]);
-            squares += value * value;
-        }
-        if (i == threadIdx.x) first = v;
-    }
-    const auto add = [](float a, float b) { return a + b; };
-    squares = block_reduce(squares, add, 0.0f, shared);
-    const float scale = 1.0f / sqrtf(squares / static_cast<float>(p.n) + p.eps);
-
-    const Vec* source = residual != nullptr ? residual : x;
-    for (std::int64_t i = threadIdx.x; i < vectors; i += blockDim.x) {
-        const Vec v = i == threadIdx.x ? first : source[i];
-        const Vec w = weight[i];
-        Vec result;
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-            result.values[j] = T(float(v.values[j]) * scale * float(w.values[j]));
-        }
-        y[i] = result;
-    }
+    for (int j = 0; j < N; ++j) squares += float(v.values[j]) * float(v.values[j]);
+    return squares;
 }
 
-template <class T>
-__device__ __forceinline__ void rms_norm_rows(const RmsNormParams& p) {
+template <class T, int N, int kAccesses, bool kResidual>
+__device__ __forceinline__ void rms_norm_rows(const NormParams& p) {
+    using Vec = Vector<T, N>;
     wait_for_predecessor();
-    __shared__ float shared[32];
-    for (std::int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
-        if (p.vectorized) {
-            normalize_row<T, 16 / sizeof(T)>(p, row, shared);
-        } else {
-            normalize_row<T, 1>(p, row, shared);
+    __shared__ RowThreads::Shared shared;
+    const auto threads = RowThreads::make<has_clusters<N, kAccesses>>();
+    if (threads.row() >= p.rows) return;
+    const std::int64_t count = p.n / N, first = threads.row() * count;
+    const RowSource<Vec, kResidual> source(p, first);
+    const Vec* weight = static_cast<const Vec*>(p.weight);
+    Vec* y = static_cast<Vec*>(p.y) + first;
+    float squares = 0;
+    const auto scale_of = [&] {
+        squares = threads.reduce(squares, Add(), 0.0f, shared, 0);
+        return 1.0f / sqrtf(squares / static_cast<float>(p.n) + p.eps);
+    };
+    if constexpr (kAccesses > 0) {
+        Vec own[kAccesses];
+        const int own_count = static_cast<int>(count);
+        source.take_own(threads, own_count, own);
+        for_own<kAccesses>(threads, own_count, [&](int k, int) { squares += squares_of(own[k]); });
+        const float scale = scale_of();
+        forget_conversions(own);
+        for_own<kAccesses>(threads, own_count,
+                           [&](int k, int i) { y[i] = scaled(own[k], scale, weight, i); });
+        threads.finish();
+    } else {
+#pragma unroll 4
+        for (std::int64_t i = threads.thread(); i < count; i += threads.threads())
+            squares += squares_of(source.take(i));
+        const float scale = scale_of();
+#pragma unroll 4
+        for (std::int64_t i = threads.thread(); i < count; i += threads.threads()) {
+            y[i] = scaled(source.again(i), scale, weight, i);
         }
     }
 }
 
-#define X(suffix, T)                                                                        \
-    extern "C" __global__ void rms_norm_##suffix(const __grid_constant__ RmsNormParams p) { \
-        rms_norm_rows<T>(p);                                                                \
+}  // namespace
+
+#define X(suffix, dtype, T, N, accesses)                                   \
+    extern "C" __global__ void __launch_bounds__(kMostRowThreads)          \
+        rms_norm_##suffix(const __grid_constant__ NormParams p) {          \
+        rms_norm_rows<T, N, accesses, false>(p);                           \
+    }                                                                      \
+    extern "C" __global__ void __launch_bounds__(kMostResidualThreads)     \
+        rms_norm_residual_##suffix(const __grid_constant__ NormParams p) { \
+        rms_norm_rows<T, N, accesses, true>(p);                            \
     }
-GPK_FLOAT_TYPES(X)
+GPK_ROW_VARIANTS(X)
+GPK_LONG_ROW_VARIANTS(X)
 #undef X
 
 }  // namespace gpk::kernels

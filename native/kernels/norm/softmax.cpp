@@ -1,8 +1,9 @@
 #include "kernels/norm/softmax.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
-#include "kernels/floats.hpp"
 #include "kernels/host.hpp"
 
 namespace gpk {
@@ -16,35 +17,42 @@ namespace {
 template <class T>
 void softmax_host(const SoftmaxParams& p) {
     parallel_for(p.rows, 1 + 4096 / (p.n + 1), [&](std::int64_t begin, std::int64_t end) {
+        std::vector<float> numerators(static_cast<std::size_t>(p.n));
         for (std::int64_t row = begin; row < end; ++row) {
             const T* x = static_cast<const T*>(p.x) + row * p.n;
             T* y = static_cast<T*>(p.y) + row * p.n;
             float highest = -INFINITY;
             for (std::int64_t i = 0; i < p.n; ++i) {
                 const float value = static_cast<float>(x[i]);
-                if (!(value <= highest)) highest = value;
+                highest = value > highest || std::isnan(value) ? value : highest;
                 if (std::isnan(highest)) break;
             }
             double sum = 0;
-            for (std::int64_t i = 0; i < p.n; ++i) sum += std::exp(static_cast<float>(x[i]) - highest);
             for (std::int64_t i = 0; i < p.n; ++i) {
-                const float numerator = std::exp(static_cast<float>(x[i]) - highest);
-                y[i] = T(numerator / static_cast<float>(sum));
+                const auto at = static_cast<std::size_t>(i);
+                numerators[at] = std::exp(static_cast<float>(x[i]) - highest);
+                sum += numerators[at];
+            }
+            for (std::int64_t i = 0; i < p.n; ++i) {
+                y[i] = T(numerators[static_cast<std::size_t>(i)] / static_cast<float>(sum));
             }
         }
     });
 }
 
-#define X(suffix, T)                                               \
-    Kernel(KernelDef{.name = "softmax_" #suffix,                   \
-                     .image = &image_softmax,                      \
-                     .twin = twin<SoftmaxParams, softmax_host<T>>, \
-                     .waits_for_predecessor = true}),
-const Kernel kKernels[] = {GPK_FLOAT_TYPES(X)};
+const RowVariant variants[] = {
+#define X(suffix, dtype, T, elements, accesses)                     \
+    {Kernel(KernelDef{.name = "softmax_" #suffix,                   \
+                      .image = &image_softmax,                      \
+                      .twin = twin<SoftmaxParams, softmax_host<T>>, \
+                      .waits_for_predecessor = true}),              \
+     DType::dtype, elements, accesses},
+    GPK_ROW_VARIANTS(X)
 #undef X
+};
 
 }  // namespace
 
-const Kernel& softmax(DType dtype) { return kKernels[float_index(dtype)]; }
+RowPlan softmax(const RowShape& shape) { return plan_rows(variants, shape, {2, 512, kMostRowThreads}); }
 
 }  // namespace gpk::kernels

@@ -3,8 +3,7 @@
 
 #include <cstdint>
 
-#include "base/dtype.hpp"
-#include "runtime/kernel.hpp"
+#include "kernels/norm/rows.hpp"
 
 namespace gpk::kernels {
 
@@ -15,6 +14,6 @@ struct SoftmaxParams {
     std::int64_t n;
 };
 
-const Kernel& softmax(DType dtype);
+RowPlan softmax(const RowShape& shape);
 
 }  // namespace gpk::kernels
