@@ -5,7 +5,7 @@
 
 namespace gpk::ops {
 
-// Rows of table [rows, n] (a 16- or 32-bit dtype) by ids (int32 or int64, any shape): ids.shape + (n,).
+// Rows of table [rows, n] by ids (int32 or int64, any shape): ids.shape + (n,).
 // An id outside the table cannot raise without a wait, so it gives zeros on both devices.
 Array embedding(const Array& table, const Array& ids, const Array* out = nullptr);
 

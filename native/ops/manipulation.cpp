@@ -3,10 +3,9 @@
 #include <string>
 
 #include "base/error.hpp"
-#include "kernels/manipulation/take.hpp"
-#include "ops/collapse.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/take_rows.hpp"
 
 namespace gpk::ops {
 
@@ -98,32 +97,8 @@ Array take(const Array& x, const Array& indices, int axis) {
         for (const std::int64_t extent : side) shape.push_back(extent);
     }
     const Array out = Array::empty(device, shape, x.dtype());
-    if (out.size() == 0) return out;
-
-    const Array source = contiguous(x), places = contiguous(indices);
-    const std::int64_t extent = x.shape()[position];
-    const auto element_bytes = static_cast<std::int64_t>(itemsize(x.dtype()));
-    // Whole units of 16 bytes where every row and every address allows it.
-    std::int64_t unit_bytes = 16;
-    const std::int64_t row_bytes = element_count(sides[2]) * element_bytes;
-    while (row_bytes % unit_bytes != 0 ||
-           (source.data() | out.data()) % static_cast<std::uint64_t>(unit_bytes) != 0) {
-        unit_bytes /= 2;
-    }
-    const std::int64_t inner = row_bytes / unit_bytes;
-    const Dims unit_shape = {element_count(sides[0]), element_count(sides[1]), inner};
-    const kernels::TakeParams params{
-        .layout = collapse<2>(unit_shape, {Dims{extent * inner, 0, 1}, Dims{0, 1, 0}}),
-        .inner = inner,
-        .extent = extent,
-        .out = out.as(),
-        .x = source.as(),
-        .indices = places.as(),
-        .index_dtype = places.dtype(),
-        .unit_bytes = static_cast<std::int32_t>(unit_bytes)};
-    launch(kernels::take_kernel(), streaming_grid(device, params.layout.count), params,
-           {.bytes = 2.0 * static_cast<double>(out.nbytes()) + static_cast<double>(places.nbytes())},
-           {&source, &places}, {&out});
+    take_rows(out, contiguous(x), contiguous(indices), element_count(sides[0]), x.shape()[position],
+              element_count(sides[2]) * static_cast<std::int64_t>(itemsize(x.dtype())), true);
     return out;
 }
 

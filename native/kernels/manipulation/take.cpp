@@ -13,26 +13,23 @@ namespace kernels {
 namespace {
 
 void take_host(const TakeParams& p) {
-    with_word(p.unit_bytes, [&]<class W>() {
-        constexpr auto size = static_cast<std::int64_t>(sizeof(W));
-        parallel_for(p.layout.count, kParallelGrain, [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t i = begin; i < end; ++i) {
-                std::int64_t at[2];
-                p.layout.offsets(i, at);
-                const std::int64_t place = axis_place(p.index_dtype, p.indices, at[1], p.extent);
-                auto* to = static_cast<std::byte*>(p.out) + i * size;
+    const std::int64_t row_bytes = p.inner * p.unit_bytes;
+    parallel_for(
+        p.outer * p.count, 1 + kParallelGrain / (row_bytes + 1), [&](std::int64_t begin, std::int64_t end) {
+            for (std::int64_t row = begin; row < end; ++row) {
+                const std::int64_t o = row / p.count, place = axis_place(p, row - o * p.count);
+                auto* to = static_cast<std::byte*>(p.out) + row * row_bytes;
                 if (place >= 0) {
-                    std::memcpy(to, static_cast<const std::byte*>(p.x) + (at[0] + place * p.inner) * size,
-                                sizeof(W));
+                    std::memcpy(to, static_cast<const std::byte*>(p.x) + (o * p.extent + place) * row_bytes,
+                                static_cast<std::size_t>(row_bytes));
                 } else {
-                    std::memset(to, 0, sizeof(W));
+                    std::memset(to, 0, static_cast<std::size_t>(row_bytes));
                 }
             }
         });
-    });
 }
 
-const Kernel take(elementwise_kernel("take_elements", image_take, twin<TakeParams, take_host>));
+const Kernel take(elementwise_kernel("take_rows", image_take, twin<TakeParams, take_host>));
 
 }  // namespace
 
