@@ -6,6 +6,7 @@
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
 #include "ops/scalar_bits.hpp"
+#include "ops/transpose.hpp"
 
 namespace gpk::ops {
 
@@ -85,7 +86,7 @@ bool aligned(DType dtype, const Array& out) {
 // The common case, with nothing to convert or to broadcast: few checks, one launch. The result has the
 // shape of `like`; a and b are of its dtype, which the op computes in.
 const Kernel* plain_kernel(BinaryOp op, const Array& like) {
-    const Kernel* kernel = kernels::binary_contiguous(op, like.dtype());
+    const Kernel* kernel = kernels::binary_packs(op, like.dtype());
     return kernel != nullptr && like.is_contiguous() && like.data() % 16 == 0 ? kernel : nullptr;
 }
 
@@ -95,11 +96,11 @@ Array binary_plain(BinaryOp op, const Kernel& kernel, const Operand& a, const Op
     Array out = Array::empty(device, like.shape(), result_dtype(op, like.dtype()));
     const std::int64_t count = like.size();
     if (count == 0) return out;
-    const std::int64_t pack = pack_elements(like.dtype());
+    kernels::BinaryPacksParams params{
+        .count = count, .a = a, .b = b, .out = out.as(), .layout = kernels::one_run<2>()};
     const double bytes_read = static_cast<double>(like.nbytes()) * (&like == &other ? 1 : 2);
-    launch(kernel, streaming_grid(device, (count + pack - 1) / pack),
-           kernels::BinaryContiguousParams{.count = count, .a = a, .b = b, .out = out.as()},
-           cost_of(count, out, bytes_read), {&like, &other}, {&out});
+    launch(kernel, packs_grid(count, pack_elements(like.dtype())), params, cost_of(count, out, bytes_read),
+           {&like, &other}, {&out});
     return out;
 }
 
@@ -122,42 +123,48 @@ PreparedSide prepare(BinaryOp op, const Side& side, DType dtype, const Dims& sha
     // The strided kernels read any dtype of their class, so a conversion within it costs nothing.
     const bool readable = kernels::compute_type(side.array->dtype()) == kernels::compute_type(dtype);
     PreparedSide prepared{readable ? *side.array : astype(*side.array, dtype), {}, {}};
+    if (readable && runs_across(*side.array)) prepared.array = contiguous(*side.array);
     const Array& array = prepared.array;
     prepared.operand = array_operand(array);
     prepared.strides = broadcast_strides(array.shape(), array.strides(), shape);
     return prepared;
 }
 
-// Whether the contiguous kernel can read the side, given its stride along the one axis that is left.
-bool fits_contiguous(Operand& operand, std::int64_t stride, DType dtype) {
-    if (operand.kind == OperandKind::immediate) return true;
-    if (operand.dtype != dtype) return false;
-    if (stride == 0) operand.kind = OperandKind::element;
-    return stride == 0 || (stride == 1 && reinterpret_cast<std::uintptr_t>(operand.data) % 16 == 0);
+// The op by packs, where its dtype, layout and addresses allow it.
+bool run_packs(BinaryOp op, const PreparedSide& a, const PreparedSide& b, DType dtype, const Array& out,
+               const kernels::Layout<3>& layout, const Cost& cost, const Array& a_read, const Array& b_read) {
+    const Kernel* kernel = kernels::binary_packs(op, dtype);
+    if (kernel == nullptr || !aligned(dtype, out)) return false;
+    for (const Operand* each : {&a.operand, &b.operand}) {
+        if (each->kind == OperandKind::array && each->dtype != dtype) return false;
+    }
+    const int size = static_cast<int>(itemsize(dtype));
+    PackOperands<2> operands{.pointers = {reinterpret_cast<std::uintptr_t>(a.operand.data),
+                                          reinterpret_cast<std::uintptr_t>(b.operand.data)},
+                             .item_bytes = {size, size},
+                             .runs = {}};
+    kernels::BinaryPacksParams params{
+        .count = layout.count, .a = a.operand, .b = b.operand, .out = out.as(), .layout = {}};
+    const std::int64_t pack = pack_elements(dtype);
+    if (!in_packs<2>(layout, static_cast<int>(pack), operands, params.layout)) return false;
+    for (int k = 0; k < 2; ++k) {
+        Operand& operand = k == 0 ? params.a : params.b;
+        if (operand.kind == OperandKind::array && !operands.runs[k]) operand.kind = OperandKind::element;
+    }
+    launch(*kernel, packs_grid(layout.count, pack), params, cost, {&a_read, &b_read}, {&out});
+    return true;
 }
 
 void run(BinaryOp op, PreparedSide& a, PreparedSide& b, DType dtype, const Array& out) {
     const auto layout = collapse<3>(out.shape(), {out.strides(), a.strides, b.strides});
     if (layout.count == 0) return;
-    Device& device = out.device();
     const Array& a_read = a.array.defined() ? a.array : out;
     const Array& b_read = b.array.defined() ? b.array : out;
     const double bytes_read = static_cast<double>(a.array.defined() ? a.array.nbytes() : 0) +
                               static_cast<double>(b.array.defined() ? b.array.nbytes() : 0);
     const Cost cost = cost_of(layout.count, out, bytes_read);
-    const auto& stride = layout.axis[0].stride;
-    const Kernel* contiguous_kernel = kernels::binary_contiguous(op, dtype);
-    if (contiguous_kernel != nullptr && layout.rank == 1 && stride[0] == 1 && aligned(dtype, out)) {
-        Operand x = a.operand, y = b.operand;
-        if (fits_contiguous(x, stride[1], dtype) && fits_contiguous(y, stride[2], dtype)) {
-            const std::int64_t pack = pack_elements(dtype);
-            launch(*contiguous_kernel, streaming_grid(device, (layout.count + pack - 1) / pack),
-                   kernels::BinaryContiguousParams{.count = layout.count, .a = x, .b = y, .out = out.as()},
-                   cost, {&a_read, &b_read}, {&out});
-            return;
-        }
-    }
-    launch(kernels::binary_strided(kernels::compute_type(dtype)), streaming_grid(device, layout.count),
+    if (run_packs(op, a, b, dtype, out, layout, cost, a_read, b_read)) return;
+    launch(kernels::binary_strided(kernels::compute_type(dtype)), streaming_grid(out.device(), layout.count),
            kernels::BinaryStridedParams{.layout = layout,
                                         .a = a.operand,
                                         .b = b.operand,
@@ -192,7 +199,7 @@ bool comparison_beyond_range(BinaryOp op, bool value_is_low, bool value_is_left)
     switch (op) {
 #define GPK_CASE(name) \
     case BinaryOp::name: return kernels::binary_functors::name::apply(a, b);
-        GPK_CONTIGUOUS_COMPARISONS(GPK_CASE)
+        GPK_PACKS_COMPARISONS(GPK_CASE)
 #undef GPK_CASE
         default: return false;
     }

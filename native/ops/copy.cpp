@@ -8,6 +8,7 @@
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
 #include "ops/scalar_bits.hpp"
+#include "ops/transpose.hpp"
 
 namespace gpk::ops {
 
@@ -31,12 +32,12 @@ void copy_elements(const Array& to, const Array& from, const kernels::Layout<2>&
     kernels::CopyParams params{
         .layout = layout, .to = to.as(), .from = from.as(), .element_bytes = element_bytes};
     params.element_bytes = widen<2>(params.layout, element_bytes, {to.data(), from.data()});
-    launch(kernels::copy_kernel(), streaming_grid(device, params.layout.count), params,
+    if (copy_transposed(params.layout, params.element_bytes, to, from)) return;
+    launch(kernels::copy_kernel(), streaming_grid(to.device(), params.layout.count), params,
            {.bytes = 2.0 * static_cast<double>(to.nbytes())}, {&from}, {&to});
 }
 
 void convert_elements(const Array& to, const Array& from, const kernels::Layout<2>& layout) {
-    Device& device = to.device();
     const Cost cost{.flops = static_cast<double>(layout.count),
                     .bytes = static_cast<double>(layout.count) *
                              static_cast<double>(itemsize(to.dtype()) + itemsize(from.dtype()))};
@@ -44,13 +45,13 @@ void convert_elements(const Array& to, const Array& from, const kernels::Layout<
     if (contiguous_kernel != nullptr && is_one_run(layout) && (to.data() | from.data()) % 16 == 0) {
         const std::int64_t pack =
             16 / static_cast<std::int64_t>(std::max(itemsize(to.dtype()), itemsize(from.dtype())));
-        launch(*contiguous_kernel, streaming_grid(device, (layout.count + pack - 1) / pack),
+        launch(*contiguous_kernel, packs_grid(layout.count, pack),
                kernels::ConvertContiguousParams{.count = layout.count, .to = to.as(), .from = from.as()},
                cost, {&from}, {&to});
         return;
     }
     launch(kernels::convert_strided(kernels::compute_type(from.dtype())),
-           streaming_grid(device, layout.count),
+           streaming_grid(to.device(), layout.count),
            kernels::ConvertParams{.layout = layout,
                                   .to = to.as(),
                                   .from = from.as(),
@@ -62,6 +63,7 @@ void convert_elements(const Array& to, const Array& from, const kernels::Layout<
 // to[...] = from, which has to's shape or broadcasts to it and shares no elements with it.
 void copy_into(const Array& to, const Array& from) {
     if (to.size() == 0) return;
+    if (to.dtype() != from.dtype() && runs_across(from)) return copy_into(to, contiguous(from));
     const auto layout =
         collapse<2>(to.shape(), {to.strides(), broadcast_strides(from.shape(), from.strides(), to.shape())});
     if (to.dtype() == from.dtype()) {
@@ -115,7 +117,7 @@ void assign(const Array& to, const Scalar& value) {
         return;
     }
     params.element_bytes = widen<1>(params.layout, params.element_bytes, {to.data()});
-    launch(kernels::fill_kernel(), streaming_grid(device, params.layout.count), params,
+    launch(kernels::fill_kernel(), streaming_grid(to.device(), params.layout.count), params,
            {.bytes = static_cast<double>(to.nbytes())}, {}, {&to});
 }
 

@@ -107,4 +107,8 @@ LaunchConfig streaming_grid(Device& device, std::int64_t items) {
                     std::int64_t{kBlocksPerMultiprocessor} * current_stream(device)->multiprocessors());
 }
 
+LaunchConfig packs_grid(std::int64_t count, std::int64_t pack) {
+    return grid_for(count / pack + count % pack, 256, INT32_MAX);
+}
+
 }  // namespace gpk::ops

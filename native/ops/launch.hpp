@@ -56,7 +56,10 @@ std::int64_t slices_for(const Stream& stream, const Kernel& kernel, const Launch
 
 // Blocks of `threads` for `items`, at most `max_blocks` (the kernel loops over the rest).
 LaunchConfig grid_for(std::int64_t items, int threads = 256, std::int64_t max_blocks = 1 << 20);
-// The grid of element-wise kernels: enough blocks to fill the device several times, then a loop.
+// The grid of element-wise kernels that loop: enough blocks to fill the device several times.
 LaunchConfig streaming_grid(Device& device, std::int64_t items);
+// Of those that do not: a thread for each of `count` elements in packs, and for each that fills none. Where a
+// thread has little to set up, that was the fastest.
+LaunchConfig packs_grid(std::int64_t count, std::int64_t pack);
 
 }  // namespace gpk::ops

@@ -4,6 +4,7 @@
 #include "ops/collapse.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/transpose.hpp"
 
 namespace gpk::ops {
 
@@ -38,19 +39,18 @@ DType operand_dtype(UnaryOp op, DType dtype) {
 void run(UnaryOp op, const Array& x, const Array& out) {
     const std::int64_t count = out.size();
     if (count == 0) return;
-    Device& device = out.device();
     const Cost cost{.flops = static_cast<double>(count),
                     .bytes = static_cast<double>(x.nbytes()) + static_cast<double>(out.nbytes())};
     const Kernel* contiguous_kernel = kernels::unary_contiguous(op, x.dtype());
     const bool one_run = x.is_contiguous() && out.is_contiguous();
     if (contiguous_kernel != nullptr && one_run && (out.data() | x.data()) % 16 == 0) {
         const std::int64_t pack = 16 / static_cast<std::int64_t>(itemsize(x.dtype()));
-        launch(*contiguous_kernel, streaming_grid(device, (count + pack - 1) / pack),
+        launch(*contiguous_kernel, packs_grid(count, pack),
                kernels::UnaryContiguousParams{.count = count, .x = x.as(), .out = out.as()}, cost, {&x},
                {&out});
         return;
     }
-    launch(kernels::unary_strided(kernels::compute_type(x.dtype())), streaming_grid(device, count),
+    launch(kernels::unary_strided(kernels::compute_type(x.dtype())), streaming_grid(out.device(), count),
            kernels::UnaryStridedParams{.layout = collapse<2>(out.shape(), {out.strides(), x.strides()}),
                                        .x = x.as(),
                                        .out = out.as(),
@@ -68,7 +68,7 @@ Array unary(UnaryOp op, const Array& x, const Array* out) {
     const DType dtype = operand_dtype(op, x.dtype());
     const DType result_dtype = kernels::gives_bool(info(op).rule) ? DType::bool_ : dtype;
     const Array result = prepare_output(call, x.device(), x.shape(), result_dtype, out);
-    const Array operand = x.dtype() == dtype ? x : astype(x, dtype);
+    const Array operand = x.dtype() != dtype ? astype(x, dtype) : runs_across(x) ? contiguous(x) : x;
     const bool in_place = out == nullptr || !writes_over(result, operand);
     const Array target = in_place ? result : Array::empty(x.device(), x.shape(), result_dtype);
     run(op, operand, target);

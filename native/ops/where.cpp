@@ -34,20 +34,45 @@ Array where_of(const Array& condition, const Choice& a, const Choice& b, const D
         return array.defined() ? broadcast_strides(array.shape(), array.strides(), shape)
                                : Dims::filled(shape.size(), 0);
     };
-    const kernels::WhereParams params{
-        .layout = collapse<4>(
-            shape, {out.strides(), strides_of(condition), strides_of(a.array), strides_of(b.array)}),
-        .out = out.as(),
-        .condition = condition.as<std::uint8_t>(),
-        .a = a.array.defined() ? a.array.as() : nullptr,
-        .b = b.array.defined() ? b.array.as() : nullptr,
-        .a_bits = a.bits,
-        .b_bits = b.bits,
-        .element_bytes = static_cast<std::int32_t>(itemsize(dtype))};
-    launch(kernels::where_kernel(), streaming_grid(out.device(), params.layout.count), params,
-           {.bytes = static_cast<double>(condition.nbytes()) + 2.0 * static_cast<double>(out.nbytes())},
-           {&condition, a.array.defined() ? &a.array : &condition, b.array.defined() ? &b.array : &condition},
-           {&out});
+    const auto layout =
+        collapse<4>(shape, {out.strides(), strides_of(condition), strides_of(a.array), strides_of(b.array)});
+    const void* a_data = a.array.defined() ? a.array.as() : nullptr;
+    const void* b_data = b.array.defined() ? b.array.as() : nullptr;
+    const auto size = static_cast<std::int32_t>(itemsize(dtype));
+    const Cost cost{.bytes =
+                        static_cast<double>(condition.nbytes()) + 2.0 * static_cast<double>(out.nbytes())};
+    const Array &a_read = a.array.defined() ? a.array : condition,
+                &b_read = b.array.defined() ? b.array : condition;
+    const auto address = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
+    PackOperands<3> operands{.pointers = {condition.data(), address(a_data), address(b_data)},
+                             .item_bytes = {1, size, size},
+                             .runs = {}};
+    kernels::WherePacksParams packs{.count = layout.count,
+                                    .layout = {},
+                                    .out = out.as(),
+                                    .condition = condition.as<std::uint8_t>(),
+                                    .a = a_data,
+                                    .b = b_data,
+                                    .a_bits = a.bits,
+                                    .b_bits = b.bits,
+                                    .element_bytes = size,
+                                    .is_run = {}};
+    if (out.data() % 16 == 0 && in_packs<3>(layout, 16 / size, operands, packs.layout)) {
+        std::copy(operands.runs.begin(), operands.runs.end(), packs.is_run);
+        launch(kernels::where_packs_kernel(), packs_grid(layout.count, 16 / size), packs, cost,
+               {&condition, &a_read, &b_read}, {&out});
+        return out;
+    }
+    const kernels::WhereParams params{.layout = layout,
+                                      .out = out.as(),
+                                      .condition = condition.as<std::uint8_t>(),
+                                      .a = a_data,
+                                      .b = b_data,
+                                      .a_bits = a.bits,
+                                      .b_bits = b.bits,
+                                      .element_bytes = size};
+    launch(kernels::where_kernel(), streaming_grid(out.device(), layout.count), params, cost,
+           {&condition, &a_read, &b_read}, {&out});
     return out;
 }
 
@@ -103,20 +128,30 @@ Array clip(const Array& x, const std::optional<Scalar>& low, const std::optional
     const Array operand = as_dtype(x, dtype);
     const bool in_place = out == nullptr || !writes_over(result, operand);
     const Array target = in_place ? result : Array::empty(x.device(), x.shape(), dtype);
-    const kernels::ClipParams params{.layout = collapse<2>(x.shape(), {target.strides(), operand.strides()}),
-                                     .out = target.as(),
-                                     .x = operand.as(),
-                                     .low_bits = low ? bound_bits(*low, dtype) : 0,
+    if (target.size() == 0) return result;
+    const kernels::ClipBounds bounds{.low_bits = low ? bound_bits(*low, dtype) : 0,
                                      .high_bits = high ? bound_bits(*high, dtype) : 0,
                                      .dtype = dtype,
                                      .has_low = low.has_value(),
                                      .has_high = high.has_value()};
-    if (params.layout.count == 0) return result;
-    launch(kernels::clip_kernel(kernels::compute_type(dtype)),
-           streaming_grid(x.device(), params.layout.count), params,
-           {.flops = 2.0 * static_cast<double>(params.layout.count),
-            .bytes = 2.0 * static_cast<double>(target.nbytes())},
-           {&operand}, {&target});
+    const std::int64_t count = target.size();
+    const Cost cost{.flops = 2.0 * static_cast<double>(count),
+                    .bytes = 2.0 * static_cast<double>(target.nbytes())};
+    const Kernel* packs = kernels::clip_packs(dtype);
+    const bool one_run = target.is_contiguous() && operand.is_contiguous();
+    if (packs != nullptr && one_run && (target.data() | operand.data()) % 16 == 0) {
+        launch(
+            *packs, packs_grid(count, 16 / static_cast<std::int64_t>(itemsize(dtype))),
+            kernels::ClipPacksParams{.count = count, .out = target.as(), .x = operand.as(), .bounds = bounds},
+            cost, {&operand}, {&target});
+    } else {
+        launch(kernels::clip_kernel(kernels::compute_type(dtype)), streaming_grid(x.device(), count),
+               kernels::ClipParams{.layout = collapse<2>(x.shape(), {target.strides(), operand.strides()}),
+                                   .out = target.as(),
+                                   .x = operand.as(),
+                                   .bounds = bounds},
+               cost, {&operand}, {&target});
+    }
     if (!in_place) assign(result, target);
     return result;
 }

@@ -151,6 +151,46 @@ TEST(Binary, BroadcastsRowsColumnsAndSingles) {
                  [] { ops::binary(BinaryOp::add, make({2}, {1, 2}), make({3}, {1, 2, 3})); });
 }
 
+// Rows, columns and middles in packs of 16 bytes and in what fills none; operands that run across.
+TEST(Binary, BroadcastsInPacks) {
+    const std::vector<Dims> shapes = {{6, 16, 24}, {6, 16, 1}, {6, 1, 24}, {1, 16, 24},
+                                      {24},        {16, 1},    {6, 1, 1},  {}};
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64, DType::int32, DType::int64}) {
+        for (const Dims& left : shapes) {
+            for (const Dims& right : shapes) {
+                const auto a = rounded(random_values(element_count(left), 1, 60, 1), dtype),
+                           b = rounded(random_values(element_count(right), 1, 60, 2), dtype);
+                const Array x = make(left, a, dtype), y = make(right, b, dtype);
+                const Dims shape = broadcast_shapes("test", left, right);
+                const auto wide_a = values(x.broadcast_to(shape)), wide_b = values(y.broadcast_to(shape));
+                std::vector<double> sum(wide_a.size()), less(wide_a.size());
+                for (std::size_t i = 0; i < sum.size(); ++i) {
+                    sum[i] = wide_a[i] + wide_b[i];
+                    less[i] = wide_a[i] < wide_b[i];
+                }
+                EXPECT_EQ(values(ops::binary(BinaryOp::add, x, y)), as_result(sum, dtype))
+                    << name(dtype) << to_string(left) << to_string(right);
+                EXPECT_EQ(values(ops::binary(BinaryOp::less, x, y)), less);
+            }
+        }
+    }
+    const Array x = make({800, 801}, random_values(800 * 801, -1, 1)),
+                row = make({800}, random_values(800, -1, 1, 2));
+    const auto a = values(x.transpose({})), b = values(row);
+    std::vector<double> expected(a.size());
+    for (std::size_t i = 0; i < a.size(); ++i) expected[i] = a[i] * b[i % 800];
+    EXPECT_EQ(values(ops::binary(BinaryOp::multiply, x.transpose({}), row)),
+              rounded(expected, DType::float32));
+    for (std::size_t i = 0; i < a.size(); ++i) expected[i] = a[i] + 1;
+    EXPECT_EQ(values(ops::binary(BinaryOp::add, x.transpose({}), Scalar(1))),
+              rounded(expected, DType::float32));
+    // The rows in reverse, and one with a step.
+    const auto reversed = values(x.slice(0, 799, -1, 800));
+    for (std::size_t i = 0; i < a.size(); ++i) expected[i] = reversed[i] + 1;
+    EXPECT_EQ(values(ops::binary(BinaryOp::add, x.slice(0, 799, -1, 800), Scalar(1))),
+              rounded(expected, DType::float32));
+}
+
 TEST(Binary, MixedDtypesPromote) {
     const std::vector<std::tuple<BinaryOp, DType, DType, DType>> cases = {
         {BinaryOp::add, DType::int8, DType::uint8, DType::int16},

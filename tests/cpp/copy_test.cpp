@@ -127,6 +127,45 @@ TEST(Copy, TransposesOfEverySize) {
     }
 }
 
+// Through tiles: whole and ragged ones, pieces of every width, batches on either side, other permutations,
+// and a target that is the turned one.
+TEST(Copy, TransposesInTiles) {
+    for (const DType dtype : {DType::uint8, DType::int16, DType::float32, DType::int64}) {
+        for (const Dims& shape :
+             {Dims{256, 128}, {300, 200}, {8, 1000}, {129, 67}, {2, 136, 72}, {3, 5, 33, 40}}) {
+            const std::int64_t count = element_count(shape);
+            std::vector<double> in;
+            for (std::int64_t i = 0; i < count; ++i) in.push_back(static_cast<double>(i * 7 % 120));
+            const Array x = make(shape, in, dtype);
+            Dims last_two, all;
+            for (int d = 0; d < x.rank(); ++d) last_two.push_back(d), all.push_back(x.rank() - 1 - d);
+            std::swap(last_two[x.rank() - 1], last_two[x.rank() - 2]);
+            for (const Dims& axes : {last_two, all}) {
+                const Array turned = x.transpose(axes);
+                const std::vector<double> expected = values(turned);  // read by its strides
+                const Array copied = ops::contiguous(turned);
+                EXPECT_TRUE(copied.is_contiguous());
+                EXPECT_EQ(values(copied), expected) << name(dtype) << to_string(shape);
+                const Array target = make(shape, std::vector<double>(in.size(), 1), dtype);
+                ops::assign(target.transpose(axes), copied);
+                EXPECT_EQ(values(target), in) << name(dtype) << to_string(shape);
+            }
+            const Array part =
+                x.slice(x.rank() - 1, 1, 1, shape.back() - 1).transpose(last_two);  // unaligned
+            EXPECT_EQ(values(ops::contiguous(part)), values(part));
+        }
+    }
+    // Units of 16 bytes.
+    const Array x = make({70, 90, 4}, random_values(70 * 90 * 4, -1, 1), DType::float32);
+    EXPECT_EQ(values(ops::contiguous(x.transpose({1, 0, 2}))), values(x.transpose({1, 0, 2})));
+}
+
+TEST(Copy, LargeTransposedConversions) {
+    const Array x = make({800, 900}, random_values(720'000, -100, 100), DType::float32);
+    EXPECT_EQ(values(ops::astype(x.transpose({}), DType::int8)),
+              values(ops::astype(x, DType::int8).transpose({})));
+}
+
 TEST(Copy, RankSixteen) {
     Dims shape, axes;
     for (int i = 0; i < 16; ++i) {

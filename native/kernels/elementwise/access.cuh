@@ -9,9 +9,13 @@
 
 namespace gpk::kernels {
 
-// The word that moves 2, 4, 8 or 16 bytes at once.
+// The word that moves 1, 2, 4, 8 or 16 bytes at once.
 template <int bytes>
 struct Word;
+template <>
+struct Word<1> {
+    using type = std::uint8_t;
+};
 template <>
 struct Word<2> {
     using type = std::uint16_t;

@@ -10,8 +10,8 @@
 namespace gpk {
 
 extern const Image image_binary_strided;
-extern const Image image_binary_contiguous_float;
-extern const Image image_binary_contiguous_integer;
+extern const Image image_binary_packs_float;
+extern const Image image_binary_packs_integer;
 
 namespace kernels {
 namespace {
@@ -58,14 +58,13 @@ class Side {
    public:
     Side(const Operand& operand, std::int64_t stride, std::int64_t longest)
         : operand_(operand), stride_(stride) {
-        if (operand.kind == OperandKind::array) return;
-        const void* from = operand.kind == OperandKind::immediate ? &operand.bits : operand.data;
+        if (operand.kind != OperandKind::immediate) return;
         C value{};
-        load_row<C>(operand.dtype, from, 0, 0, 1, &value);
+        load_row<C>(operand.dtype, &operand.bits, 0, 0, 1, &value);
         std::fill_n(buffer_, std::min(longest, kBufferElements), value);
     }
     const C* at(std::int64_t offset, std::int64_t count) {
-        if (operand_.kind != OperandKind::array) return buffer_;
+        if (operand_.kind == OperandKind::immediate) return buffer_;
         if (stride_ == 1 && stored_as_computed()) return static_cast<const C*>(operand_.data) + offset;
         load_row<C>(operand_.dtype, operand_.data, offset, stride_, count, buffer_);
         return buffer_;
@@ -81,7 +80,7 @@ class Side {
     C buffer_[kBufferElements];
 };
 
-// One body for all: a contiguous launch is a layout of one axis.
+// One body for all: packs become a layout of elements.
 template <class C>
 void binary_rows(BinaryOp op, const Layout<3>& layout, const Operand& a, const Operand& b, void* out,
                  DType out_dtype) {
@@ -115,10 +114,12 @@ void binary_strided_host(const BinaryStridedParams& p) {
 }
 
 template <BinaryOp op, class T>
-void binary_contiguous_host(const BinaryContiguousParams& p) {
+void binary_packs_host(const BinaryPacksParams& p) {
     using C = compute_type_t<T>;
     const DType out = gives_bool(info(op).rule) ? DType::bool_ : p.a.dtype;
-    binary_rows<C>(op, one_axis<3>(p.count), p.a, p.b, p.out, out);
+    constexpr std::int64_t N = 16 / sizeof(stored_t<T>);
+    const bool is_run[] = {p.a.kind == OperandKind::array, p.b.kind == OperandKind::array};
+    binary_rows<C>(op, in_elements(p.layout, p.count, N, is_run), p.a, p.b, p.out, out);
 }
 
 const Kernel strided[kComputeTypeCount] = {
@@ -132,24 +133,24 @@ const Kernel strided[kComputeTypeCount] = {
 #define GPK_ENTRY(op, dtype, T, image)                          \
     {BinaryOp::op, DType::dtype,                                \
      Kernel(elementwise_kernel("binary_" #op "_" #dtype, image, \
-                               twin<BinaryContiguousParams, binary_contiguous_host<BinaryOp::op, T>>))},
-#define GPK_FLOATS(op)                                                    \
-    GPK_ENTRY(op, float16, gpk::float16, image_binary_contiguous_float)   \
-    GPK_ENTRY(op, bfloat16, gpk::bfloat16, image_binary_contiguous_float) \
-    GPK_ENTRY(op, float32, float, image_binary_contiguous_float)          \
-    GPK_ENTRY(op, float64, double, image_binary_contiguous_float)
-#define GPK_INTEGERS(op)                                                \
-    GPK_ENTRY(op, int32, std::int32_t, image_binary_contiguous_integer) \
-    GPK_ENTRY(op, int64, std::int64_t, image_binary_contiguous_integer)
-#define GPK_BOOLS(op) GPK_ENTRY(op, bool_, bool, image_binary_contiguous_integer)
-const KernelEntry<BinaryOp> entries[] = {GPK_CONTIGUOUS_FLOAT_OPS(GPK_FLOATS) GPK_CONTIGUOUS_INTEGER_OPS(
-    GPK_INTEGERS) GPK_CONTIGUOUS_BOOL_OPS(GPK_BOOLS)};
+                               twin<BinaryPacksParams, binary_packs_host<BinaryOp::op, T>>))},
+#define GPK_FLOATS(op)                                               \
+    GPK_ENTRY(op, float16, gpk::float16, image_binary_packs_float)   \
+    GPK_ENTRY(op, bfloat16, gpk::bfloat16, image_binary_packs_float) \
+    GPK_ENTRY(op, float32, float, image_binary_packs_float)          \
+    GPK_ENTRY(op, float64, double, image_binary_packs_float)
+#define GPK_INTEGERS(op)                                           \
+    GPK_ENTRY(op, int32, std::int32_t, image_binary_packs_integer) \
+    GPK_ENTRY(op, int64, std::int64_t, image_binary_packs_integer)
+#define GPK_BOOLS(op) GPK_ENTRY(op, bool_, bool, image_binary_packs_integer)
+const KernelEntry<BinaryOp> entries[] = {GPK_PACKS_FLOAT_OPS(GPK_FLOATS) GPK_PACKS_INTEGER_OPS(GPK_INTEGERS)
+                                             GPK_PACKS_BOOL_OPS(GPK_BOOLS)};
 
 }  // namespace
 
 const Kernel& binary_strided(ComputeType type) { return strided[static_cast<int>(type)]; }
 
-const Kernel* binary_contiguous(BinaryOp op, DType dtype) {
+const Kernel* binary_packs(BinaryOp op, DType dtype) {
     static const KernelIndex<BinaryOp, kBinaryOpCount> index(entries);
     return index.find(op, dtype);
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/elementwise/elements.hpp"
-#include "kernels/elementwise/layout.hpp"
+#include "kernels/elementwise/packs.hpp"
 
 namespace gpk {
 
@@ -113,22 +113,25 @@ struct BinaryStridedParams {
 };
 const Kernel& binary_strided(ComputeType type);
 
-// Contiguous arrays of one dtype, aligned to 16 bytes (a bool result of N-byte elements: to 16 / N).
-struct BinaryContiguousParams {
-    std::int64_t count;
-    Operand a, b;  // of one dtype, the kernel's
+// A contiguous result of operands of one dtype, the kernel's, which are runs along the innermost axis
+// (OperandKind::array) or repeat one element along it (element), packs of 16 bytes at a time. Arrays are
+// aligned to 16 bytes (a bool result of N-byte elements: to 16 / N). A thread a pack or element that fills
+// none.
+struct BinaryPacksParams {
+    std::int64_t count;  // elements of the result
+    Operand a, b;
     void* out;
+    PackLayout<2> layout;  // a, b
 };
 // Null where an op has no such kernel for the dtype; the strided one takes all.
-const Kernel* binary_contiguous(BinaryOp op, DType dtype);
+const Kernel* binary_packs(BinaryOp op, DType dtype);
 
-// X(name): the ops with contiguous kernels, which cost less than the memory they touch.
-#define GPK_CONTIGUOUS_FLOAT_OPS(X) \
-    X(add) X(subtract) X(multiply) X(divide) X(minimum) X(maximum) GPK_CONTIGUOUS_COMPARISONS(X)
-#define GPK_CONTIGUOUS_INTEGER_OPS(X) \
-    X(add) X(subtract) X(multiply) X(minimum) X(maximum) GPK_CONTIGUOUS_COMPARISONS(X)
-#define GPK_CONTIGUOUS_BOOL_OPS(X) X(logical_and) X(logical_or) X(logical_xor)
-#define GPK_CONTIGUOUS_COMPARISONS(X) X(equal) X(not_equal) X(less) X(less_equal) X(greater) X(greater_equal)
+// X(name): the ops with such kernels, which cost less than the memory they touch.
+#define GPK_PACKS_FLOAT_OPS(X) \
+    X(add) X(subtract) X(multiply) X(divide) X(minimum) X(maximum) GPK_PACKS_COMPARISONS(X)
+#define GPK_PACKS_INTEGER_OPS(X) X(add) X(subtract) X(multiply) X(minimum) X(maximum) GPK_PACKS_COMPARISONS(X)
+#define GPK_PACKS_BOOL_OPS(X) X(logical_and) X(logical_or) X(logical_xor)
+#define GPK_PACKS_COMPARISONS(X) X(equal) X(not_equal) X(less) X(less_equal) X(greater) X(greater_equal)
 
 }  // namespace kernels
 }  // namespace gpk

@@ -42,19 +42,19 @@ __device__ __forceinline__ void convert_contiguous_body(const ConvertContiguousP
     using C = compute_type_t<From>;
     constexpr int wide = sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To);
     constexpr int N = 16 / wide;
-    const std::int64_t packs = p.count / N;
-    for (std::int64_t i = global_thread(); i < packs; i += grid_threads()) {
+    const auto apply = [](stored_t<From> from) { return encode<To>(decode<From, C>(from)); };
+    const std::int64_t packs = p.count / N, i = global_thread();
+    if (i < packs) {
         const auto from = Pack<stored_t<From>, N>::load(p.from, i);
         Pack<stored_t<To>, N> to;
 #pragma unroll
-        for (int k = 0; k < N; ++k) to.values[k] = encode<To>(decode<From, C>(from.values[k]));
+        for (int k = 0; k < N; ++k) to.values[k] = apply(from.values[k]);
         to.store(p.to, i);
+        return;
     }
-    // The elements that fill no pack.
-    const std::int64_t i = packs * N + global_thread();
-    if (i < p.count) {
-        static_cast<stored_t<To>*>(p.to)[i] = encode<To>(decode<From, C>(load_stored<From>(p.from, i)));
-    }
+    const std::int64_t element = packs * N + i - packs;  // of those that fill no pack
+    if (element < p.count)
+        static_cast<stored_t<To>*>(p.to)[element] = apply(load_stored<From>(p.from, element));
 }
 
 #define GPK_KERNEL(from, From, to, To)                                                                    \

@@ -9,6 +9,17 @@ namespace gpk::kernels {
 
 inline constexpr int kMaxAxes = 16;  // kMaxRank of base/dims.hpp, which is not for device code
 
+// n / axis.extent, for n below 2^31.
+template <class Axis>
+GPK_HD std::uint32_t divide_by(std::uint32_t n, const Axis& axis) {
+#ifdef __CUDA_ARCH__
+    const std::uint32_t high = __umulhi(n, axis.magic);
+#else
+    const auto high = static_cast<std::uint32_t>((static_cast<std::uint64_t>(n) * axis.magic) >> 32);
+#endif
+    return (high + n) >> axis.shift;
+}
+
 template <int N>
 struct Layout {
     struct Axis {
@@ -38,7 +49,7 @@ struct Layout {
         } else {
             std::uint32_t n = static_cast<std::uint32_t>(i);
             for (int d = 0; d < rank - 1; ++d) {
-                const std::uint32_t rest = divide(n, axis[d]);
+                const std::uint32_t rest = divide_by(n, axis[d]);
                 step(d, n - rest * static_cast<std::uint32_t>(axis[d].extent), offset);
                 n = rest;
             }
@@ -49,15 +60,6 @@ struct Layout {
    private:
     GPK_HD void step(int d, std::int64_t index, std::int64_t (&offset)[N]) const {
         for (int k = 0; k < N; ++k) offset[k] += index * axis[d].stride[k];
-    }
-    GPK_HD static std::uint32_t divide(std::uint32_t n, const Axis& by) {
-#ifdef __CUDA_ARCH__
-        const std::uint32_t high = __umulhi(n, by.magic);
-#else
-        const std::uint32_t high =
-            static_cast<std::uint32_t>((static_cast<std::uint64_t>(n) * by.magic) >> 32);
-#endif
-        return (high + n) >> by.shift;
     }
 };
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "kernels/elementwise/elements.hpp"
-#include "kernels/elementwise/layout.hpp"
+#include "kernels/elementwise/packs.hpp"
 #include "kernels/host.hpp"
 #include "runtime/kernel.hpp"
 
@@ -58,6 +58,27 @@ Layout<N> one_axis(std::int64_t count) {
     layout.wide = 1;
     layout.axis[0].extent = count;
     for (auto& stride : layout.axis[0].stride) stride = 1;
+    return layout;
+}
+
+// A walk in packs of `elements` as one in elements, whose first operand is the contiguous result; is_run: of
+// the others, which are runs along the innermost axis.
+template <int K>
+Layout<K + 1> in_elements(const PackLayout<K>& packs, std::int64_t count, std::int64_t elements,
+                          const bool (&is_run)[K]) {
+    Layout<K + 1> layout;
+    layout.count = count;
+    layout.rank = packs.rank;
+    layout.wide = 1;
+    std::int64_t run = 1;
+    for (int d = 0; d < packs.rank; ++d) {
+        auto& axis = layout.axis[d];
+        axis.extent = packs.rank == 1 ? count : packs.axis[d].extent * (d == 0 ? elements : 1);
+        axis.stride[0] = run;
+        run *= axis.extent;
+        for (int k = 0; k < K; ++k)
+            axis.stride[k + 1] = packs.axis[d].stride[k] * (is_run[k] && d > 0 ? elements : 1);
+    }
     return layout;
 }
 

@@ -1,5 +1,5 @@
 #include "kernels/elementwise/access.cuh"
-#include "kernels/elementwise/unary_functors.hpp"
+#include "kernels/elementwise/unary_fast.cuh"
 
 namespace gpk::kernels {
 
@@ -7,18 +7,17 @@ template <class F, class T>
 __device__ __forceinline__ void unary_contiguous_body(const UnaryContiguousParams& p) {
     wait_for_predecessor();
     constexpr int N = 16 / sizeof(T);
-    const std::int64_t packs = p.count / N;
-    for (std::int64_t i = global_thread(); i < packs; i += grid_threads()) {
+    const auto apply = [](T x) { return encode<T>(unary_apply<F, T>(decode<T, float>(x))); };
+    const std::int64_t packs = p.count / N, i = global_thread();
+    if (i < packs) {
         auto x = Pack<T, N>::load(p.x, i);
 #pragma unroll
-        for (int k = 0; k < N; ++k) x.values[k] = encode<T>(F::apply(decode<T, float>(x.values[k])));
+        for (int k = 0; k < N; ++k) x.values[k] = apply(x.values[k]);
         x.store(p.out, i);
+        return;
     }
-    // The elements that fill no pack.
-    const std::int64_t i = packs * N + global_thread();
-    if (i < p.count) {
-        static_cast<T*>(p.out)[i] = encode<T>(F::apply(decode<T, float>(load_stored<T>(p.x, i))));
-    }
+    const std::int64_t element = packs * N + i - packs;  // of those that fill no pack
+    if (element < p.count) static_cast<T*>(p.out)[element] = apply(static_cast<const T*>(p.x)[element]);
 }
 
 #define GPK_KERNEL(op, dtype, T)                                                                       \

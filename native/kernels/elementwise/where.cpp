@@ -34,11 +34,25 @@ void where_host(const WhereParams& p) {
     });
 }
 
+void where_packs_host(const WherePacksParams& p) {
+    where_host({.layout = in_elements(p.layout, p.count, 16 / p.element_bytes, p.is_run),
+                .out = p.out,
+                .condition = p.condition,
+                .a = p.a,
+                .b = p.b,
+                .a_bits = p.a_bits,
+                .b_bits = p.b_bits,
+                .element_bytes = p.element_bytes});
+}
+
 const Kernel where_elements(elementwise_kernel("where_strided", image_where, twin<WhereParams, where_host>));
+
+const Kernel packs(elementwise_kernel("where_packs", image_where, twin<WherePacksParams, where_packs_host>));
 
 }  // namespace
 
 const Kernel& where_kernel() { return where_elements; }
+const Kernel& where_packs_kernel() { return packs; }
 
 }  // namespace kernels
 }  // namespace gpk

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/elementwise/layout.hpp"
+#include "kernels/elementwise/packs.hpp"
 
 namespace gpk {
 
@@ -20,6 +20,20 @@ struct WhereParams {
     std::int32_t element_bytes;  // 1, 2, 4 or 8
 };
 const Kernel& where_kernel();
+
+// The same of a contiguous result, packs of 16 bytes at a time: what is not a run along the innermost axis
+// repeats one element along it. A thread a pack or element that fills none.
+struct WherePacksParams {
+    std::int64_t count;    // elements of the result
+    PackLayout<3> layout;  // condition, a, b
+    void* out;
+    const std::uint8_t* condition;
+    const void *a, *b;  // null: the number in bits
+    std::uint64_t a_bits, b_bits;
+    std::int32_t element_bytes;  // 1, 2, 4 or 8
+    bool is_run[3];              // condition, a, b
+};
+const Kernel& where_packs_kernel();
 
 }  // namespace kernels
 }  // namespace gpk
