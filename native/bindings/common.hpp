@@ -46,6 +46,7 @@ void bind_rope(nb::module_& m);
 void bind_lstm(nb::module_& m);
 void bind_conv1d(nb::module_& m);
 void bind_attention(nb::module_& m);
+void bind_norm(nb::module_& m);
 
 // A dtype as Python sees it: one object each, so `a.dtype is gp.float32` holds.
 struct PyDType {

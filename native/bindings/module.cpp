@@ -30,4 +30,5 @@ NB_MODULE(_native, m) {
     bind_lstm(m);
     bind_conv1d(m);
     bind_attention(m);
+    bind_norm(m);
 }

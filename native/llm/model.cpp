@@ -8,10 +8,10 @@
 #include "ops/attention.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/embedding.hpp"
+#include "ops/glu.hpp"
 #include "ops/matmul.hpp"
 #include "ops/next_token.hpp"
 #include "ops/norm.hpp"
-#include "ops/silu_mul.hpp"
 
 namespace gpk::llm {
 
@@ -141,7 +141,7 @@ void Llama::forward(const Buffers& b, const Array* workspace) {
         apply(layer.out, attended, b.delta);
         ops::rms_norm(b.delta, layer.mlp_norm, c.rms_norm_eps, &b.hidden, &b.normed);
         apply(layer.gate_up, b.normed, b.gate_up);
-        ops::silu_mul(b.gate_up, &b.activated);
+        ops::glu(GluOp::swiglu, b.gate_up, &b.activated);
         apply(layer.down, b.activated, b.delta);
         const bool last = i + 1 == w.layers.size();
         ops::rms_norm(b.delta, last ? w.final_norm : w.layers[i + 1].attention_norm, c.rms_norm_eps,
