@@ -103,8 +103,8 @@ ReduceWalk walk_of(const ReduceLayout& layout, DevicePtr input, std::int64_t vec
     return columns ? ReduceWalk::columns : ReduceWalk::elements;
 }
 
-// How threads share the work: see ReduceLayout. `may_split`: into parts that a second pass joins. The figures are
-// from measurements on an H200 (sums of float32, 8192 x 8192 and narrower).
+// How threads share the work: see ReduceLayout. `may_split`: into parts that a second pass joins. The figures
+// are from measurements on an H200 (sums of float32, 8192 x 8192 and narrower).
 void share(ReduceLayout& layout, ReduceWalk walk, std::int64_t vector, const Stream& stream, bool may_split) {
     const int multiprocessors = stream.multiprocessors();
     const bool has_kept = layout.kept_rank > 0, has_reduced = layout.rank > layout.kept_rank;

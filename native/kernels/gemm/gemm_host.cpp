@@ -192,7 +192,7 @@ GPK_X(std::uint32_t)
 GPK_X(std::uint64_t)
 GPK_X(bool)
 #undef GPK_X
-    template void gemm_host<float16, float>(const GemmProblem&);
+template void gemm_host<float16, float>(const GemmProblem&);
 template void gemm_host<bfloat16, float>(const GemmProblem&);
 template void gemm_host<std::int8_t, std::int32_t>(const GemmProblem&);
 #define GPK_X(T)                                              \
