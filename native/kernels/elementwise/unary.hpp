@@ -121,16 +121,29 @@ struct UnaryContiguousParams {
 const Kernel* unary_contiguous(UnaryOp op, DType dtype);
 
 // X(name): the ops with contiguous kernels, for float16, bfloat16 and float32.
-#define GPK_CONTIGUOUS_UNARY_OPS(X)                                                                          \
-    X(negative)                                                                                              \
-    X(absolute)                                                                                              \
-    X(square)                                                                                                \
-    X(reciprocal)                                                                                            \
-    X(sqrt)                                                                                                  \
-    X(rsqrt)                                                                                                 \
-    X(exp)                                                                                                   \
-    X(exp2) X(log) X(log2) X(log1p) X(sin) X(cos) X(tanh) X(erf) X(floor) X(rint) X(sigmoid) X(relu) X(silu) \
-        X(gelu) X(gelu_tanh)
+#define GPK_CONTIGUOUS_UNARY_OPS(X) \
+    X(negative)                     \
+    X(absolute)                     \
+    X(square)                       \
+    X(reciprocal)                   \
+    X(sqrt)                         \
+    X(rsqrt)                        \
+    X(exp)                          \
+    X(exp2)                         \
+    X(log)                          \
+    X(log2)                         \
+    X(log1p)                        \
+    X(sin)                          \
+    X(cos)                          \
+    X(tanh)                         \
+    X(erf)                          \
+    X(floor)                        \
+    X(rint)                         \
+    X(sigmoid)                      \
+    X(relu)                         \
+    X(silu)                         \
+    X(gelu)                         \
+    X(gelu_tanh)
 
 }  // namespace kernels
 }  // namespace gpk
