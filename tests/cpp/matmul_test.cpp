@@ -190,6 +190,26 @@ TEST(Matmul, ChosenKernelsAgree) {
     }
 }
 
+// What was fitted at small m once won every product with a large k, at 0.4 of its rate.
+TEST(Matmul, TilesSuitTheProduct) {
+    const auto rows = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+        GemmProblem p = {};
+        p.a = reinterpret_cast<void*>(256), p.b = reinterpret_cast<void*>(512);
+        p.c = reinterpret_cast<void*>(768);
+        p.m = m, p.n = n, p.k = k, p.batches = 1;
+        p.a_row = p.b_col = k, p.a_col = p.b_row = p.c_col = 1, p.c_row = n;
+        const auto choice =
+            ops::choose_gemm(p, {DType::bfloat16, DType::bfloat16, ops::MatmulPrecision::exact}, {132, 90});
+        return choice.variant->wgmma == nullptr ? 0 : choice.variant->wgmma->rows;
+    };
+    if (ops::gemm_variants().empty() || rows(4096, 4096, 4096) == 0) GTEST_SKIP() << "built without SM 90";
+    for (const std::int64_t k : {4096, 14336, 18944}) {
+        EXPECT_EQ(rows(2048, 4096, k), 128) << k;
+        EXPECT_EQ(rows(512, 3584, k), 128) << k;
+        EXPECT_EQ(rows(64, 4096, k), 64) << k;
+    }
+}
+
 TEST(Matmul, FollowsNumPyShapes) {
     const auto shape = [](const Dims& a, const Dims& b) {
         return ops::matmul(random_array(a, DType::float32, 1), random_array(b, DType::float32, 2)).shape();
