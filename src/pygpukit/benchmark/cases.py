@@ -271,6 +271,7 @@ def measure_cases(cases: Iterable[Case], bench: Bench) -> Iterator[tuple[str, Ro
             yield name, bench.measure(case)
         except Exception as failure:
             yield name, failure
+        gp.memory.trim()  # what our pool keeps, a peer could not have
 
 
 def geometric_mean_row(name: str, rows: Sequence[Row], goal: Goal, least: float, judged: bool) -> Row | None:
