@@ -4,8 +4,8 @@
 
 A launch takes start + waves * (tile + parts of k * part) microseconds, and tiles of few rows, or whose k is
 shared, a share of the time that memory needs as well. The four are fitted by least squares of the relative
-error, none below 0, over the products of three models and squares. wgmma_us() bounds what comes out by the rates
-of the tensor cores and of memory.
+error, none below 0, over the products of three models and squares. wgmma_us() bounds what comes out by what
+the tensor cores and memory can do.
 """
 
 from __future__ import annotations
