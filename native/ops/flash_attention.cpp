@@ -4,6 +4,7 @@
 
 #include "ops/launch.hpp"
 #include "ops/model_checks.hpp"
+#include "ops/sm90.hpp"
 
 namespace gpk::ops {
 
@@ -16,8 +17,7 @@ using kernels::FlashVariant;
 constexpr double kCachedBytes = 32 << 20;
 
 bool available(Device& device, const FlashVariant& variant) {
-    if (!variant.tensor_maps || !device.is_cuda()) return true;
-    return device.info().sm == 90 && variant.kernel->def().image->size > 0;
+    return !variant.tensor_maps || runs_sm90(*variant.kernel, device.info().sm);
 }
 
 const FlashVariant& choose(const FlashCall& call) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/gemm/gemv_mma.hpp"
+#include "ops/sm90.hpp"
 #include "runtime/device.hpp"
 
 namespace gpk::ops {
@@ -22,11 +23,6 @@ std::int64_t bulk_stages(const GemmProblem& p) {
     return std::min<std::int64_t>(room / kBulkPlainStageBytes, kBulkStages);
 }
 
-std::uint32_t batch_blocks(const GemmProblem& p) {
-    constexpr std::int64_t kMaxGridY = 65535;
-    return static_cast<std::uint32_t>(std::min(p.batches, kMaxGridY));
-}
-
 }  // namespace
 
 bool gemv_can_run(const GemmVariant& variant, const GemmProblem& p, int sm) {
@@ -37,7 +33,7 @@ bool gemv_can_run(const GemmVariant& variant, const GemmProblem& p, int sm) {
         case GemvForm::columns_split: return sm == 0 || sm >= 90;
         case GemvForm::bulk: break;
     }
-    if (sm != 0 && (sm != 90 || variant.kernel().def().image->size == 0)) return false;
+    if (!runs_sm90(variant.kernel(), sm)) return false;
     const std::int64_t pitch_bytes = p.b_col * static_cast<std::int64_t>(itemsize(variant.dtype));
     return p.batches == 1 && p.k > 0 && p.k % kBulkChunk == 0 && p.k <= kMostExtent && p.n <= kMostExtent &&
            (p.n == 1 || (pitch_bytes > 0 && pitch_bytes <= kMostStride)) && (p.m == 1 || p.a_row >= 0) &&

@@ -18,15 +18,9 @@ namespace gpk::ops {
 
 namespace {
 
-constexpr std::int64_t kMaxGridY = 65535;
-
 template <auto id>
 const Kernel& kernel() {
     return gemm_kernel(id);
-}
-
-std::uint32_t batch_blocks(const GemmProblem& p) {
-    return static_cast<std::uint32_t>(std::min(p.batches, kMaxGridY));
 }
 
 std::int64_t tiles(const GemmVariant& variant, const GemmProblem& p) {
@@ -266,6 +260,11 @@ DType gemm_dtype(DType dtype) {
     }
 }
 
+std::uint32_t batch_blocks(const GemmProblem& p) {
+    constexpr std::int64_t kMaxGridY = 65535;
+    return static_cast<std::uint32_t>(std::min(p.batches, kMaxGridY));
+}
+
 std::int64_t parts_of(const GemmProblem& p, const BlockPart& part) {
     return ceil_div(p.m, part.rows) * ceil_div(p.n, part.columns) * p.batches;
 }
@@ -329,7 +328,10 @@ GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmT
                swap_wgmma = may_swap && p.c_col != 1 && p.c_row == 1;
     GemmChoice quickest = {nullptr, p};
     double least_us = 0;
+    const DType dtype = gemm_dtype(types.operands);
     for (const GemmVariant& variant : kVariants) {
+        if (variant.dtype != dtype)
+            continue;  // can_run() asks it too; here it spares the times of the others
         if (variant.wgmma != nullptr) {
             const GemmProblem& problem = swap_wgmma ? swapped : p;
             const double us = wgmma_us(variant, problem, target.multiprocessors);

@@ -75,6 +75,8 @@ struct GemmVariant {
 // problem.
 std::span<const GemmVariant> gemm_variants();
 
+// Blocks along y: one a batch, where so many fit.
+std::uint32_t batch_blocks(const GemmProblem& p);
 // How many parts of c there are in the problem, of all its batches.
 std::int64_t parts_of(const GemmProblem& p, const BlockPart& part);
 // `whole` with as many blocks as this problem needs.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ops/sm90.hpp"
 #include "runtime/device.hpp"
 
 namespace gpk::ops {
@@ -83,9 +84,8 @@ int blocks_of(const WgmmaTile& tile) { return tile.cluster * tile.split; }
 }  // namespace
 
 bool wgmma_can_run(const GemmVariant& variant, const GemmProblem& p, int sm) {
-    if (sm != 0 && (sm != 90 || variant.kernel().def().image->size == 0)) return false;
-    return p.batch_rank <= kMaxBatchDims && parts_of_k(variant, p) >= variant.wgmma->split &&
-           std::max({p.m, p.n, p.k}) <= kMaxExtent - 1024 &&
+    return runs_sm90(variant.kernel(), sm) && p.batch_rank <= kMaxBatchDims &&
+           parts_of_k(variant, p) >= variant.wgmma->split && std::max({p.m, p.n, p.k}) <= kMaxExtent - 1024 &&
            parts_of(p, {variant.wgmma->rows, variant.wgmma->columns}) <= kMaxExtent / 16 &&
            fits(operand_a(variant, p), p) && fits(operand_b(variant, p), p);
 }

@@ -9,6 +9,7 @@
 #include "ops/matmul.hpp"
 #include "ops/model_checks.hpp"
 #include "ops/quantize.hpp"
+#include "ops/sm90.hpp"
 
 namespace gpk::ops {
 
@@ -33,7 +34,7 @@ Array aligned_rows(const Array& x) {
 std::optional<LaunchConfig> bulk_config(const Stream& stream, const Kernel& kernel, const QuantLayout& w,
                                         std::int64_t m) {
     const DeviceInfo& info = stream.device().driver().info();
-    if (info.sm != 0 && (info.sm != 90 || kernel.def().image->size == 0)) return std::nullopt;
+    if (!runs_sm90(kernel, info.sm)) return std::nullopt;
     const int step_units = quant_step(w.format) / 32;
     const std::int64_t x_bytes = bulk_x_bytes(m, quant_steps(w.format, w.k) * step_units, step_units);
     const std::int64_t room =
