@@ -60,7 +60,7 @@ void bind_products(nb::module_& m) {
     m.def(
         "linear",
         [](const Array& x, const Array& weight, ArrayArg bias_, const std::optional<std::string>& activation,
-           ArrayArg residual_, float scale, ArrayArg out_) {
+           ArrayArg residual_, float scale, DTypeArg dtype_, ArrayArg out_) {
             const auto optional = [](const char* name, nb::handle value) {
                 return value.is_none() ? nullptr : &read_array("linear", name, value);
             };
@@ -69,19 +69,23 @@ void bind_products(nb::module_& m) {
                                                   .residual = optional("residual", residual_),
                                                   .scale = scale};
             const Array* out = read_out("linear", out_);
-            return run_on(x.device(), [&] { return ops::linear(x, weight, epilogue, out); });
+            std::optional<DType> dtype;
+            if (!dtype_.is_none()) dtype = read_dtype(dtype_);
+            return run_on(x.device(), [&] { return ops::linear(x, weight, epilogue, out, dtype); });
         },
         nb::arg("x"), nb::arg("weight"), nb::arg("bias").none() = nb::none(),
         nb::arg("activation").none() = nb::none(), nb::arg("residual").none() = nb::none(), nb::kw_only(),
-        nb::arg("scale") = 1.0f, nb::arg("out").none() = nb::none(),
+        nb::arg("scale") = 1.0f, nb::arg("dtype").none() = nb::none(), nb::arg("out").none() = nb::none(),
         "activation(scale * (x @ weight.T) + bias) + residual: a layer of a model.\n\n"
         "x is (..., k), weight (n, k), bias (n,), residual of the result's shape (..., n) or one that\n"
         "broadcasts to it. activation: None, 'relu', 'gelu' (with erf), 'gelu_tanh' or 'silu'. The result "
         "has\n"
-        "the dtype that x and weight promote to. On SM 90 and with 16-bit types all of it is one kernel, "
+        "the dtype that x and weight promote to, or `dtype`, to which that must convert safely: float32 of\n"
+        "16-bit ones gives the sums as they are. On SM 90 and with 16-bit types all of it is one kernel, "
         "which\n"
         "works in float32 and rounds once; elsewhere each step rounds. `out` may be `residual`.\n"
-        "Raises InvalidValueError where the shapes do not fit or the activation is unknown.");
+        "Raises InvalidValueError where the shapes do not fit or the activation is unknown,\n"
+        "InvalidTypeError where dtype does not fit.");
     m.def(
         "scaled_matmul",
         [](ArrayArg a_, ArrayArg b_, ArrayArg scale_a_, ArrayArg scale_b_, DTypeArg dtype_, ArrayArg out_) {

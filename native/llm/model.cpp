@@ -72,8 +72,6 @@ Llama::Llama(std::shared_ptr<const LlamaWeights> weights, const LlamaOptions& op
     }
     position_ = Array::empty(device(), {1}, DType::int32);
     logits_ = Array::empty(device(), {1, c.vocab_size}, DType::float32);
-    if (weights_->dtype != DType::float32)
-        stored_logits_ = Array::empty(device(), {1, c.vocab_size}, weights_->dtype);
     workspace_ = ops::attention_workspace(device(), {.tokens = 1,
                                                      .heads = c.num_heads,
                                                      .kv_heads = c.num_kv_heads,
@@ -149,13 +147,9 @@ void Llama::forward(const Buffers& b, const Array* workspace) {
     }
 }
 
-// `stored`: room for the logits in the weights' dtype, or null to allocate it.
-void Llama::head(const Array& normed, const Array& logits, const Array* stored) {
-    if (weights_->dtype == DType::float32) {
-        ops::linear(normed, weights_->lm_head, {}, &logits);
-    } else {
-        ops::assign(logits, ops::linear(normed, weights_->lm_head, {}, stored));
-    }
+// The sums of 16-bit weights, not rounded to 16 bits: near ties would all go to the lower id.
+void Llama::head(const Array& normed, const Array& logits) {
+    ops::linear(normed, weights_->lm_head, {}, &logits, DType::float32);
 }
 
 // Chooses the next token from logits_ and moves the device's position on.
@@ -174,9 +168,9 @@ Array Llama::run_prompt(const char* call, std::span<const std::int32_t> tokens, 
             const Buffers buffers(device(), config(), weights_->dtype, here);
             buffers.ids.copy_from_host(tokens.data() + first);
             forward(buffers, nullptr);
-            if (all_logits) head(buffers.normed, all.slice(0, first, 1, here), nullptr);
+            if (all_logits) head(buffers.normed, all.slice(0, first, 1, here));
             // The last token's logits; those of earlier pieces only move the position.
-            head(buffers.normed.slice(0, here - 1, 1, 1), logits_, &stored_logits_);
+            head(buffers.normed.slice(0, here - 1, 1, 1), logits_);
             finish(here);
         }
     } catch (...) {
@@ -193,7 +187,7 @@ Array Llama::score(std::span<const std::int32_t> tokens) { return run_prompt("sc
 
 void Llama::step() {
     forward(decode_buffers_, &workspace_);
-    head(decode_buffers_.normed, logits_, &stored_logits_);
+    head(decode_buffers_.normed, logits_);
     finish(1);
 }
 

@@ -64,7 +64,7 @@ class Llama {
 
     void check_tokens(const char* call, std::span<const std::int32_t> tokens) const;
     void forward(const Buffers& buffers, const Array* workspace);
-    void head(const Array& normed, const Array& logits, const Array* stored);
+    void head(const Array& normed, const Array& logits);
     void finish(std::int64_t tokens);
     void step();
     Array run_prompt(const char* call, std::span<const std::int32_t> tokens, bool all_logits);
@@ -76,7 +76,6 @@ class Llama {
     std::vector<Array> layer_keys_, layer_values_;
     Array position_;          // int32 [1]: length_, in device memory
     Array logits_;            // [1, vocab] float32
-    Array stored_logits_;     // the same in the weights' dtype; not defined where that is float32
     Buffers decode_buffers_;  // of one token; its ids hold the next step's token
     Array workspace_;
     bool use_graph_;

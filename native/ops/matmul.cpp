@@ -199,11 +199,11 @@ void set_matmul_precision(MatmulPrecision precision) {
 namespace {
 
 // The dtype that the product is of; `types.operands` is what a and b are converted to before it.
-GemmTypes types_of(const Array& a, const Array& b, std::optional<DType> dtype) {
+GemmTypes types_of(const char* call, const Array& a, const Array& b, std::optional<DType> dtype) {
     const DType common = promote(a.dtype(), b.dtype());
     const DType result = dtype.value_or(common);
     if (promote(common, result) != result) {
-        throw error(ErrorKind::type, {.call = kCall,
+        throw error(ErrorKind::type, {.call = call,
                                       .argument = "dtype",
                                       .expected = str("one that ", name(common), " converts to safely"),
                                       .got = std::string(name(result))});
@@ -216,7 +216,7 @@ GemmTypes types_of(const Array& a, const Array& b, std::optional<DType> dtype) {
 Array matmul(const Array& a, const Array& b, const Array* out, MatmulBackend backend,
              std::optional<DType> dtype) {
     Device& device = common_device(kCall, {&a, &b});
-    GemmTypes types = types_of(a, b, dtype);
+    GemmTypes types = types_of(kCall, a, b, dtype);
     Operands o = prepare(a, b, types.operands);
     const Array result = prepare_output(kCall, device, o.shape, types.result, out);
     if (result.size() == 0) return result;
@@ -321,7 +321,8 @@ Array follow(Array y, const LinearEpilogue& epilogue, const Following& f) {
 
 }  // namespace
 
-Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue, const Array* out) {
+Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue, const Array* out,
+             std::optional<DType> dtype) {
     if (weight.rank() != 2) {
         throw error(ErrorKind::value, {.call = kLinear,
                                        .argument = "weight",
@@ -329,7 +330,7 @@ Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue
                                        .got = to_string(weight.shape())});
     }
     Device& device = common_device(kLinear, {&x, &weight, epilogue.bias, epilogue.residual});
-    const GemmTypes types = types_of(x, weight, std::nullopt);
+    const GemmTypes types = types_of(kLinear, x, weight, dtype);
     const Operands o = prepare(x, weight.transpose({1, 0}), types.operands);
     const Following f = following(epilogue, o.shape, types.result);
     const Array result = prepare_output(kLinear, device, o.shape, types.result, out);
@@ -357,9 +358,11 @@ Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue
         }
     }
     if ((!f.bias || apart(*f.bias)) && (!f.residual || apart(*f.residual)))
-        return follow(matmul(x, weight.transpose({1, 0}), &result), epilogue, f);
+        return follow(matmul(x, weight.transpose({1, 0}), &result, MatmulBackend::own, types.result),
+                      epilogue, f);
     assign(result,
-           follow(matmul(x, weight.transpose({1, 0})), epilogue, f));  // they are read after the product
+           follow(matmul(x, weight.transpose({1, 0}), nullptr, MatmulBackend::own, types.result), epilogue,
+                  f));  // they are read after the product
     return result;
 }
 

@@ -31,9 +31,10 @@ struct LinearEpilogue {
 };
 
 // x @ weight.T and what follows: x (..., k), weight (n, k). What a layer of a model is. The result has the
-// dtype that x and weight promote to, and bias and residual are converted to it.
+// dtype that x and weight promote to, or `dtype`, which matmul() explains; bias and residual are converted to
+// it.
 Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue = {},
-             const Array* out = nullptr);
+             const Array* out = nullptr, std::optional<DType> dtype = std::nullopt);
 
 // The process's setting for float32 products: PYGPUKIT_ALLOW_TF32=1 makes tf32 the first value.
 MatmulPrecision matmul_precision();

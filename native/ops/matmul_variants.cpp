@@ -113,24 +113,29 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
          .max_m = 1,                                                                                \
          .alignment_bytes = 16}
 // Of `most` or fewer rows of float16 or bfloat16.
-#define GPK_FEW(name, most, kernel_, form, a_, b_) \
-    {.kernel = kernel_,                            \
-     .dtype = DType::name,                         \
-     .a = a_,                                      \
-     .b = b_,                                      \
-     .config = gemv_config,                        \
-     .part = gemv_part,                            \
-     .max_m = most,                                \
-     .alignment_bytes = 16,                        \
-     .gemv = GemvForm::form}
-#define GPK_FEW_ROWS(name, most, tiles)                                                                   \
-    GPK_FEW(name, most, kernel<GemvBulkKernel::gemv_bulk_##name##_tiles##tiles>, bulk, kAlongK, kAlongK), \
-        GPK_FEW(name, most, kernel<GemvMmaKernel::gemv_mma_##name##_rows_tiles##tiles>, rows, kAlongK,    \
-                kAlongK),                                                                                 \
-        GPK_FEW(name, most, kernel<GemvMmaKernel::gemv_mma_##name##_columns_tiles##tiles>, columns_split, \
-                kAny, kAcross),                                                                           \
-        GPK_FEW(name, most, kernel<GemvMmaKernel::gemv_mma_##name##_columns_tiles##tiles>, columns, kAny, \
-                kAcross)
+#define GPK_FEW(name, result_, most, kernel_, form, a_, b_) \
+    {.kernel = kernel_,                                     \
+     .dtype = DType::name,                                  \
+     .a = a_,                                               \
+     .b = b_,                                               \
+     .config = gemv_config,                                 \
+     .part = gemv_part,                                     \
+     .max_m = most,                                         \
+     .alignment_bytes = 16,                                 \
+     .gemv = GemvForm::form,                                \
+     .result = result_}
+#define GPK_FEW_ROWS_TO(name, suffix, result, most, tiles)                                                 \
+    GPK_FEW(name, result, most, kernel<GemvBulkKernel::gemv_bulk_##name##suffix##_tiles##tiles>, bulk,     \
+            kAlongK, kAlongK),                                                                             \
+        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_rows_tiles##tiles>,    \
+                rows, kAlongK, kAlongK),                                                                   \
+        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>, \
+                columns_split, kAny, kAcross),                                                             \
+        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>, \
+                columns, kAny, kAcross)
+#define GPK_FEW_ROWS(name, most, tiles)                 \
+    GPK_FEW_ROWS_TO(name, , std::nullopt, most, tiles), \
+        GPK_FEW_ROWS_TO(name, _float32, DType::float32, most, tiles)
 #define GPK_MMA(symbol, dtype_, a_, b_, tile_, is_tf32) \
     {.kernel = kernel<GemmMmaKernel::symbol>,           \
      .dtype = dtype_,                                   \

@@ -459,4 +459,30 @@ TEST(Linear, IsAProductWithTheTransposedWeightAndABias) {
     EXPECT_THROW(ops::linear(x, weight, {.residual = &short_residual}), Error);
 }
 
+// What an engine's logits are: sums of 16-bit weights that no step rounds to 16 bits. Few rows have kernels
+// of their own; m = 3 with k = 100 has no kernel for it and converts.
+TEST(Linear, GivesFloat32OfHalves) {
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+        for (const Size& size :
+             {Size{1, 333, 256}, {8, 40, 1024}, {16, 96, 64}, {40, 96, 128}, {3, 17, 100}}) {
+            const Array x = random_array({size.m, size.k}, dtype, 1),
+                        weight = random_array({size.n, size.k}, dtype, 2),
+                        bias = random_array({size.n}, DType::float32, 3);
+            auto expected = product(download(x), download(weight.transpose({1, 0})), size.m, size.n, size.k,
+                                    DType::float32);
+            const Array y = ops::linear(x, weight, {}, nullptr, DType::float32);
+            ASSERT_EQ(y.dtype(), DType::float32);
+            EXPECT_LE(relative_error(download(y), expected), 2e-6) << name(dtype) << " m " << size.m;
+            const auto offsets = download(bias);
+            for (std::size_t i = 0; i < expected.size(); ++i)
+                expected[i] += offsets[i % static_cast<std::size_t>(size.n)];
+            const Array out = Array::empty(test_device(), {size.n, size.m}, DType::float32).transpose({1, 0});
+            ops::linear(x, weight, {.bias = &bias}, &out, DType::float32);
+            EXPECT_LE(relative_error(download(out), expected), 2e-6) << name(dtype) << " m " << size.m;
+        }
+    }
+    const Array x = random_array({1, 64}, DType::float32, 1);
+    EXPECT_THROW(ops::linear(x, x, {}, nullptr, DType::bfloat16), Error);
+}
+
 }  // namespace

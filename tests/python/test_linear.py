@@ -64,6 +64,16 @@ def test_out_may_be_the_residual(rng):
     assert relative_norm(out.to_numpy(), expected) <= BOUNDS["bfloat16"]
 
 
+@pytest.mark.parametrize("rows", [1, 16, 20])
+def test_float32_of_16_bit_weights(rng, rows):
+    x, weight = draw(rng, (rows, 128), "bfloat16"), draw(rng, (300, 128), "bfloat16")
+    y = gp.nn.linear(gp.from_numpy(x), gp.from_numpy(weight), dtype="float32")
+    assert y.dtype == "float32"
+    assert relative_norm(y.to_numpy(), x.astype(np.float64) @ weight.astype(np.float64).T) <= 1e-6
+    with pytest.raises(TypeError, match="dtype"):
+        gp.nn.linear(gp.from_numpy(x), gp.from_numpy(weight), dtype="float16")
+
+
 def test_one_residual_for_all_rows(rng):
     x, weight = draw(rng, (3, 7, 16), "float32"), draw(rng, (8, 16), "float32")
     residual = draw(rng, (8,), "float32")
