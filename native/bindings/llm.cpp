@@ -1,4 +1,4 @@
-// Llama models: configured and streamed from Python (pygpukit/llm), computed here.
+// Language models: configured and streamed from Python (pygpukit/llm), computed here.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
@@ -16,15 +16,15 @@ using Tokens = std::vector<std::int32_t>;
 
 // A model with its one context. Each text begins anew; a new one ends the one under way.
 struct Session {
-    Session(std::shared_ptr<const llm::LlamaWeights> weights, std::int64_t max_length)
+    Session(std::shared_ptr<const llm::ModelWeights> weights, std::int64_t max_length)
         : model(std::move(weights), {.max_length = max_length}) {}
 
     std::mutex mutex;  // over the model: a text may be read by another thread than the next one
-    llm::Llama model;
+    llm::Model model;
     std::uint64_t text = 0;  // counts them
 };
 
-struct PyLlama {
+struct PyModel {
     std::shared_ptr<Session> session;
 };
 
@@ -62,8 +62,9 @@ class PyGeneration {
 
 constexpr const char* kFinishReasons[] = {"none", "stop", "length", "context"};
 
-nb::dict config_dict(const llm::LlamaConfig& config) {
+nb::dict config_dict(const llm::ModelConfig& config) {
     nb::dict out;
+    out["model_type"] = std::string(config.architecture->model_type);
     out["vocab_size"] = config.vocab_size;
     out["num_tokens"] = config.num_tokens;
     out["hidden_size"] = config.hidden_size;
@@ -73,28 +74,28 @@ nb::dict config_dict(const llm::LlamaConfig& config) {
     out["num_kv_heads"] = config.num_kv_heads;
     out["head_dim"] = config.head_dim;
     out["max_positions"] = config.max_positions;
-    out["rms_norm_eps"] = config.rms_norm_eps;
-    out["rope_theta"] = config.rope.theta;
+    out["norm_eps"] = config.norm_eps;
+    if (!config.ropes.empty()) out["rope_theta"] = config.ropes[0].theta;
     out["tie_word_embeddings"] = config.tie_word_embeddings;
     return out;
 }
 
 // `config_json`: the text of config.json; nothing for a GGUF file, which describes itself.
-PyLlama load(const PyTensorFile& source, const std::optional<std::string>& config_json, DTypeArg dtype,
+PyModel load(const PyTensorFile& source, const std::optional<std::string>& config_json, DTypeArg dtype,
              DeviceArg device, std::int64_t max_length) {
     const DType wanted = read_dtype(dtype);
     Device& target = read_device(device);
     const Unlocked unlocked;
     const auto* gguf = dynamic_cast<const io::Gguf*>(source.file.get());
     const std::string what = source.file->path();
-    const llm::LlamaConfig config =
-        gguf != nullptr ? llm::LlamaConfig::from_gguf(*gguf)
-                        : llm::LlamaConfig::from_json(io::Json::parse(config_json.value(), what), what);
+    const llm::ModelConfig config =
+        gguf != nullptr ? llm::ModelConfig::from_gguf(*gguf)
+                        : llm::ModelConfig::from_json(io::Json::parse(config_json.value(), what), what);
     return {
-        std::make_shared<Session>(llm::LlamaWeights::load(target, config, *source.file, wanted), max_length)};
+        std::make_shared<Session>(llm::ModelWeights::load(target, config, *source.file, wanted), max_length)};
 }
 
-Array score(PyLlama& self, const Tokens& tokens) {
+Array score(PyModel& self, const Tokens& tokens) {
     const Unlocked unlocked;
     Session& session = *self.session;
     const std::lock_guard lock(session.mutex);
@@ -136,27 +137,27 @@ void bind_llm(nb::module_& m) {
                 return out;
             },
             nb::sig("def stats(self, /) -> dict[str, float]"));
-    nb::class_<PyLlama>(m, "_Llama", "A Llama model on a device; see pygpukit.llm.")
+    nb::class_<PyModel>(m, "_Model", "A language model on a device; see pygpukit.llm.")
         .def_static("load", &load, nb::arg("file"), nb::arg("config_json").none(), nb::arg("dtype"),
                     nb::arg("device").none(), nb::arg("max_length"),
                     nb::sig("def load(file: _TensorFile, config_json: str | None, dtype: DType | str | type, "
-                            "device: Device | str | None, max_length: int) -> _Llama"))
+                            "device: Device | str | None, max_length: int) -> _Model"))
         .def_prop_ro(
-            "config", [](PyLlama& self) { return config_dict(self.session->model.config()); },
-            nb::sig("def config(self, /) -> dict[str, int | float | bool]"))
+            "config", [](PyModel& self) { return config_dict(self.session->model.config()); },
+            nb::sig("def config(self, /) -> dict[str, int | float | bool | str]"))
         .def_prop_ro(
-            "dtype", [](PyLlama& self) { return to_python(self.session->model.weights().dtype); },
+            "dtype", [](PyModel& self) { return to_python(self.session->model.weights().dtype); },
             nb::sig("def dtype(self, /) -> DType"))
         .def_prop_ro(
-            "device", [](PyLlama& self) -> Device& { return self.session->model.device(); },
+            "device", [](PyModel& self) -> Device& { return self.session->model.device(); },
             nb::rv_policy::reference)
-        .def_prop_ro("max_length", [](PyLlama& self) { return self.session->model.max_length(); })
-        .def_prop_ro("num_parameters", [](PyLlama& self) { return self.session->model.weights().parameters; })
+        .def_prop_ro("max_length", [](PyModel& self) { return self.session->model.max_length(); })
+        .def_prop_ro("num_parameters", [](PyModel& self) { return self.session->model.weights().parameters; })
         .def("score", &score, nb::arg("tokens"),
              nb::sig("def score(self, tokens: collections.abc.Sequence[int]) -> Array"))
         .def(
             "generate",
-            [](PyLlama& self, const Tokens& prompt, std::int64_t max_tokens, const Tokens& stop_tokens,
+            [](PyModel& self, const Tokens& prompt, std::int64_t max_tokens, const Tokens& stop_tokens,
                double temperature, std::int64_t top_k, double top_p, std::uint64_t seed) {
                 const Unlocked unlocked;
                 const llm::GenerationOptions options{

@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void check_room(const Llama& model, std::span<const std::int32_t> prompt, std::int64_t max_tokens) {
+void check_room(const Model& model, std::span<const std::int32_t> prompt, std::int64_t max_tokens) {
     if (max_tokens < 0) {
         throw error(ErrorKind::value, {.call = "generate",
                                        .argument = "max_tokens",
@@ -34,7 +34,7 @@ void check_room(const Llama& model, std::span<const std::int32_t> prompt, std::i
 
 }  // namespace
 
-Generator::Generator(Llama& model, std::span<const std::int32_t> prompt, const GenerationOptions& options)
+Generator::Generator(Model& model, std::span<const std::int32_t> prompt, const GenerationOptions& options)
     : model_(model), options_(options), sampler_(options.sampling) {
     check_room(model, prompt, options.max_tokens);
     host_logits_.resize(static_cast<std::size_t>(model.config().vocab_size));

@@ -45,7 +45,7 @@ class Generator {
    public:
     // Appends `prompt` to what the model's context holds already. Throws Error (value), before anything
     // runs, where the prompt, or the prompt and max_tokens, do not fit into it. `model` must outlive this.
-    Generator(Llama& model, std::span<const std::int32_t> prompt, const GenerationOptions& options);
+    Generator(Model& model, std::span<const std::int32_t> prompt, const GenerationOptions& options);
 
     // Waits for the next token and queues the step after it. Nothing at the end. When it has ended, the
     // context holds the prompt and the tokens returned, but for the last one after `length`.
@@ -57,7 +57,7 @@ class Generator {
    private:
     std::int32_t choose();
 
-    Llama& model_;
+    Model& model_;
     GenerationOptions options_;
     Sampler sampler_;
     Array logits_;

@@ -1,8 +1,8 @@
-// Llama: one text's worth of a Llama model: shared weights, a key/value cache of fixed length, and the
+// Model: one text's worth of a language model: shared weights, a key/value cache of fixed length, and the
 // position in it. Not for several threads at once.
 //
-//     auto weights = LlamaWeights::load(device, LlamaConfig::from_gguf(file), file, DType::bfloat16);
-//     Llama model(weights, {});
+//     auto weights = ModelWeights::load(device, ModelConfig::from_gguf(file), file, DType::bfloat16);
+//     Model model(weights, {});
 //     Array logits = model.prefill(prompt);    // float32 [vocab], of the last token
 //     std::int32_t token = model.greedy();     // waits
 //     logits = model.decode();                 // one step, from that token, queued at once
@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,7 +22,7 @@
 
 namespace gpk::llm {
 
-struct LlamaOptions {
+struct ModelOptions {
     // Tokens that the cache holds; 0: what the model was trained for, at most kDefaultMaxLength.
     std::int64_t max_length = 0;
     // Captures the decode step once and replays it.
@@ -29,12 +30,12 @@ struct LlamaOptions {
 };
 inline constexpr std::int64_t kDefaultMaxLength = 8192;
 
-class Llama {
+class Model {
    public:
-    Llama(std::shared_ptr<const LlamaWeights> weights, const LlamaOptions& options);
+    Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& options);
 
-    const LlamaConfig& config() const noexcept { return weights_->config; }
-    const LlamaWeights& weights() const noexcept { return *weights_; }
+    const ModelConfig& config() const noexcept { return weights_->config; }
+    const ModelWeights& weights() const noexcept { return *weights_; }
     Device& device() const noexcept { return weights_->embedding.device(); }
     std::int64_t length() const noexcept { return length_; }  // tokens in the cache
     std::int64_t max_length() const noexcept { return max_length_; }
@@ -58,26 +59,37 @@ class Llama {
    private:
     // What lies between the layers, for up to so many tokens at once.
     struct Buffers {
-        Buffers(Device& device, const LlamaConfig& config, DType dtype, std::int64_t tokens);
+        Buffers(Device& device, const ModelConfig& config, DType dtype, std::int64_t tokens);
         Array ids, hidden, normed, qkv, attended, gate_up, activated, delta;
     };
 
+    // A rotation's frequencies, in device memory, and what its cosines and sines are multiplied by.
+    struct Rotation {
+        Array inv_freq;
+        double factor;
+    };
+
     void check_tokens(const char* call, std::span<const std::int32_t> tokens) const;
-    void forward(const Buffers& buffers, const Array* workspace);
+    // `length`: tokens in the cache before these; nothing where only the device knows (in a replayed step).
+    void forward(const Buffers& buffers, std::optional<std::int64_t> length);
+    void embed(const Buffers& buffers, std::optional<std::int64_t> length);
+    void attend(const Buffers& buffers, std::size_t layer, std::optional<std::int64_t> length);
+    void mlp(const Buffers& buffers, const ModelLayer& layer);
+    void norm(const Norm& norm, const Array& x, const Array* residual, const Array& out) const;
     void head(const Array& normed, const Array& logits);
     void finish(std::int64_t tokens);
     void step();
     Array run_prompt(const char* call, std::span<const std::int32_t> tokens, bool all_logits);
 
-    std::shared_ptr<const LlamaWeights> weights_;
+    std::shared_ptr<const ModelWeights> weights_;
     std::int64_t max_length_;
     std::int64_t length_ = 0;
-    Array keys_, values_;  // [layers, kv_heads, max_length, head_dim]
+    Array keys_, values_;  // [layers, 1, kv_heads, max_length, head_dim]
     std::vector<Array> layer_keys_, layer_values_;
+    std::vector<Rotation> rotations_;
     Array position_;          // int32 [1]: length_, in device memory
     Array logits_;            // [1, vocab] float32
     Buffers decode_buffers_;  // of one token; its ids hold the next step's token
-    Array workspace_;
     bool use_graph_;
     bool warm_ = false;  // every kernel of the step was launched once
     std::shared_ptr<Graph> graph_;

@@ -1,71 +1,21 @@
 #include "llm/weights.hpp"
 
+#include <algorithm>
 #include <set>
 #include <string>
 
 #include "base/error.hpp"
 #include "io/dequantize.hpp"
 #include "io/load.hpp"
+#include "ops/elementwise.hpp"
 #include "ops/model_checks.hpp"
 
 namespace gpk::llm {
 
 namespace {
 
-// A layer's tensors by their parts, and where the layer's name goes.
-struct Names {
-    const char* embedding;
-    const char* layer_prefix;
-    const char* attention_norm;
-    const char* q;
-    const char* k;
-    const char* v;
-    const char* out;
-    const char* mlp_norm;
-    const char* gate;
-    const char* up;
-    const char* down;
-    const char* final_norm;
-    const char* lm_head;
-    bool interleaved;  // the rows of Q and K
-};
-
-constexpr Names kHuggingFace = {
-    .embedding = "model.embed_tokens",
-    .layer_prefix = "model.layers.",
-    .attention_norm = "input_layernorm",
-    .q = "self_attn.q_proj",
-    .k = "self_attn.k_proj",
-    .v = "self_attn.v_proj",
-    .out = "self_attn.o_proj",
-    .mlp_norm = "post_attention_layernorm",
-    .gate = "mlp.gate_proj",
-    .up = "mlp.up_proj",
-    .down = "mlp.down_proj",
-    .final_norm = "model.norm",
-    .lm_head = "lm_head",
-    .interleaved = false,
-};
-constexpr Names kGguf = {
-    .embedding = "token_embd",
-    .layer_prefix = "blk.",
-    .attention_norm = "attn_norm",
-    .q = "attn_q",
-    .k = "attn_k",
-    .v = "attn_v",
-    .out = "attn_output",
-    .mlp_norm = "ffn_norm",
-    .gate = "ffn_gate",
-    .up = "ffn_up",
-    .down = "ffn_down",
-    .final_norm = "output_norm",
-    .lm_head = "output",
-    .interleaved = true,
-};
 // GGUF: the frequencies' divisors, one for each pair of a head.
 constexpr const char* kRopeDivisors = "rope_freqs.weight";
-// Derived tensors that old checkpoints hold.
-constexpr std::string_view kIgnoredSuffix = "rotary_emb.inv_freq";
 
 // One part of a fused matrix.
 struct Part {
@@ -76,21 +26,30 @@ struct Part {
 
 class Loader {
    public:
-    Loader(Device& device, const LlamaConfig& config, const io::TensorFile& file, DType dtype)
+    Loader(Device& device, const ModelConfig& config, const io::TensorFile& file, DType dtype)
         : device_(device),
           config_(config),
           file_(file),
           dtype_(dtype),
-          names_(file.find(std::string(kGguf.embedding) + ".weight") != nullptr ? kGguf : kHuggingFace) {}
+          gguf_(file.find("token_embd.weight") != nullptr),
+          names_(gguf_ ? gguf_names(*config.architecture) : *config.architecture->names) {
+        const std::string_view prefix = names_.optional_prefix;
+        if (!prefix.empty() && file.find(str(prefix, names_.embedding, ".weight")) != nullptr)
+            prefix_ = prefix;
+    }
 
-    std::shared_ptr<const LlamaWeights> load() {
-        auto weights = std::make_shared<LlamaWeights>();
-        const LlamaConfig& c = config_;
+    std::shared_ptr<const ModelWeights> load() {
+        auto weights = std::make_shared<ModelWeights>();
+        const ModelConfig& c = config_;
+        const Architecture& a = *c.architecture;
         weights->config = c;
         weights->dtype = dtype_;
-        weights->embedding = tensor(std::string(names_.embedding) + ".weight", {c.vocab_size, c.hidden_size});
+        weights->norm_offset = gguf_ ? 0 : a.norm_offset;
+        weights->embedding = tensor(top(names_.embedding), {c.vocab_size, c.hidden_size});
+        if (a.learned_positions)
+            weights->positions = tensor(top(names_.positions), {c.max_positions, c.hidden_size});
         for (std::int64_t i = 0; i < c.num_layers; ++i) weights->layers.push_back(layer(i));
-        weights->final_norm = tensor(std::string(names_.final_norm) + ".weight", {c.hidden_size});
+        weights->final_norm = norm(prefix_ + names_.final_norm, c.hidden_size);
         const std::string lm_head = std::string(names_.lm_head) + ".weight";
         if (c.tie_word_embeddings) {
             weights->lm_head = weights->embedding;
@@ -98,31 +57,61 @@ class Loader {
         } else {
             weights->lm_head = tensor(lm_head, {c.vocab_size, c.hidden_size});
         }
-        weights->inv_freq = frequencies();
+        if (gguf_ && file_.find(kRopeDivisors) != nullptr) weights->rope_divisors = divisors();
         weights->parameters = parameters_;
         refuse_unexpected();
         return weights;
     }
 
    private:
-    LlamaLayer layer(std::int64_t index) {
-        const LlamaConfig& c = config_;
-        const std::string prefix = str(names_.layer_prefix, index, ".");
+    std::string top(const char* name) const { return prefix_ + name + ".weight"; }
+
+    ModelLayer layer(std::int64_t index) {
+        const ModelConfig& c = config_;
+        const Architecture& a = *c.architecture;
+        const std::string prefix = str(prefix_, names_.layer_prefix, index, ".");
+        const auto at = [&](const char* name) { return prefix + name; };
         const std::int64_t q_rows = c.num_heads * c.head_dim, kv_rows = c.num_kv_heads * c.head_dim;
         const auto heads = [&](std::int64_t count) { return names_.interleaved ? count : 0; };
-        return {
-            .attention_norm = tensor(prefix + names_.attention_norm + ".weight", {c.hidden_size}),
-            .qkv = linear({{prefix + names_.q, q_rows, heads(c.num_heads)},
-                           {prefix + names_.k, kv_rows, heads(c.num_kv_heads)},
-                           {prefix + names_.v, kv_rows}},
-                          c.hidden_size, c.attention_bias),
-            .out = linear({{prefix + names_.out, c.hidden_size}}, q_rows, c.attention_bias),
-            .mlp_norm = tensor(prefix + names_.mlp_norm + ".weight", {c.hidden_size}),
-            .gate_up = linear(
-                {{prefix + names_.gate, c.intermediate_size}, {prefix + names_.up, c.intermediate_size}},
-                c.hidden_size, c.mlp_bias),
-            .down = linear({{prefix + names_.down, c.hidden_size}}, c.intermediate_size, c.mlp_bias),
-        };
+        std::vector<Part> qkv, gate_up;
+        if (names_.qkv != nullptr) {
+            qkv = {{at(names_.qkv), q_rows + 2 * kv_rows}};
+        } else {
+            qkv = {{at(names_.q), q_rows, heads(c.num_heads)},
+                   {at(names_.k), kv_rows, heads(c.num_kv_heads)},
+                   {at(names_.v), kv_rows}};
+        }
+        if (a.gated) gate_up.push_back({at(names_.gate), c.intermediate_size});
+        gate_up.push_back({at(names_.up), c.intermediate_size});
+        ModelLayer layer;
+        layer.attention_norm = norm(at(names_.attention_norm), c.hidden_size);
+        layer.qkv = linear(qkv, c.hidden_size, c.qkv_bias);
+        if (a.qk_norm) {
+            layer.q_norm = tensor(at(names_.q_norm) + ".weight", {c.head_dim});
+            layer.k_norm = tensor(at(names_.k_norm) + ".weight", {c.head_dim});
+        }
+        layer.out = linear({{at(names_.out), c.hidden_size}}, q_rows, c.out_bias);
+        layer.mlp_norm = norm(at(names_.mlp_norm), c.hidden_size);
+        layer.gate_up = linear(gate_up, c.hidden_size, c.mlp_bias);
+        layer.down = linear({{at(names_.down), c.hidden_size}}, c.intermediate_size, c.mlp_bias);
+        if (a.post_norms) {
+            layer.post_attention_norm = norm(at(names_.post_attention_norm), c.hidden_size);
+            layer.post_mlp_norm = norm(at(names_.post_mlp_norm), c.hidden_size);
+        }
+        return layer;
+    }
+
+    Norm norm(const std::string& name, std::int64_t n) {
+        Norm norm{.weight = norm_weight(name, n), .bias = {}};
+        if (config_.architecture->norm == NormKind::layer) norm.bias = tensor(name + ".bias", {n});
+        return norm;
+    }
+
+    Array norm_weight(const std::string& name, std::int64_t n) {
+        const Array stored = tensor(name + ".weight", {n});
+        const double offset = gguf_ ? 0 : config_.architecture->norm_offset;
+        if (offset == 0) return stored;
+        return ops::binary(BinaryOp::add, stored, offset).readonly();
     }
 
     Linear linear(const std::vector<Part>& parts, std::int64_t columns, bool bias) {
@@ -132,20 +121,27 @@ class Loader {
 
     // The parts' rows one after another; `columns` of 0 gives a vector.
     Array fused(const std::vector<Part>& parts, const char* suffix, std::int64_t columns) {
-        const auto shape_of = [&](std::int64_t rows) {
-            return columns > 0 ? Dims{rows, columns} : Dims{rows};
+        const bool turned = names_.transposed && columns > 0;
+        const auto stored_shape = [&](std::int64_t rows) {
+            if (columns == 0) return Dims{rows};
+            return turned ? Dims{columns, rows} : Dims{rows, columns};
         };
         // All shapes are checked before memory is taken for their sum.
         std::int64_t rows = 0;
         for (const Part& part : parts) {
-            find(part.name + suffix, shape_of(part.rows));
+            find(part.name + suffix, stored_shape(part.rows));
             rows += part.rows;
         }
-        const Array whole = Array::empty(device_, shape_of(rows), dtype_);
+        const Array whole = Array::empty(device_, columns > 0 ? Dims{rows, columns} : Dims{rows}, dtype_);
         std::int64_t first = 0;
         for (const Part& part : parts) {
-            const io::TensorView& stored = find(part.name + suffix, shape_of(part.rows));
-            io::load_into(whole.slice(0, first, 1, part.rows), stored, original_rows(part));
+            const io::TensorView& stored = find(part.name + suffix, stored_shape(part.rows));
+            const Array here = whole.slice(0, first, 1, part.rows);
+            if (turned) {
+                ops::assign(here, io::load_tensor(device_, stored, dtype_).transpose({1, 0}));
+            } else {
+                io::load_into(here, stored, original_rows(part));
+            }
             first += part.rows;
         }
         return whole.readonly();
@@ -179,29 +175,27 @@ class Loader {
         return stored;
     }
 
-    Array frequencies() {
-        std::vector<float> values = rope_frequencies(config_);
-        const auto count = static_cast<std::int64_t>(values.size());
-        if (names_.interleaved && file_.find(kRopeDivisors) != nullptr) {
-            const std::vector<float> divisors = io::read_float32(find(kRopeDivisors, {count}));
-            for (std::size_t i = 0; i < values.size(); ++i) {
-                if (!(divisors[i] > 0)) {
-                    throw error(ErrorKind::file, {.call = str(file_.path(), ": tensor '", kRopeDivisors, "'"),
-                                                  .expected = "numbers > 0",
-                                                  .got = str(divisors[i])});
-                }
-                values[i] /= divisors[i];
+    std::vector<float> divisors() {
+        if (config_.ropes.empty()) return {};  // then it is one tensor too many
+        std::vector<float> values = io::read_float32(find(kRopeDivisors, {config_.ropes[0].d / 2}));
+        for (const float each : values) {
+            if (!(each > 0)) {
+                throw error(ErrorKind::file, {.call = str(file_.path(), ": tensor '", kRopeDivisors, "'"),
+                                              .expected = "numbers > 0",
+                                              .got = str(each)});
             }
         }
-        const Array array = Array::empty(device_, {count}, DType::float32);
-        array.copy_from_host(values.data());
-        return array.readonly();
+        return values;
     }
 
     // A tensor that the config knows nothing of (a bias, a further layer) would be left out silently.
     void refuse_unexpected() const {
         for (const io::TensorView& stored : file_.tensors()) {
-            if (used_.contains(stored.name) || stored.name.ends_with(kIgnoredSuffix)) continue;
+            const auto derived = [&](std::string_view end) { return stored.name.ends_with(end); };
+            if (used_.contains(stored.name) ||
+                std::any_of(std::begin(names_.ignored), std::end(names_.ignored), derived)) {
+                continue;
+            }
             throw error(ErrorKind::file,
                         {.call = str(file_.path(), ": tensor ", io::json_quoted(stored.name)),
                          .expected = "only the tensors that the model's configuration asks for",
@@ -210,19 +204,21 @@ class Loader {
     }
 
     Device& device_;
-    const LlamaConfig& config_;
+    const ModelConfig& config_;
     const io::TensorFile& file_;
     DType dtype_;
-    const Names& names_;
+    bool gguf_;
+    const TensorNames& names_;
+    std::string prefix_;
     std::set<std::string, std::less<>> used_;
     std::int64_t parameters_ = 0;
 };
 
 }  // namespace
 
-std::shared_ptr<const LlamaWeights> LlamaWeights::load(Device& device, const LlamaConfig& config,
+std::shared_ptr<const ModelWeights> ModelWeights::load(Device& device, const ModelConfig& config,
                                                        const io::TensorFile& file, DType dtype) {
-    ops::require_model_float("Llama", "dtype", dtype);
+    ops::require_model_float("load", "dtype", dtype);
     config.validate(file.path());
     return Loader(device, config, file, dtype).load();
 }

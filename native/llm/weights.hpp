@@ -1,5 +1,5 @@
-// LlamaWeights: a model's parameters on a device, read-only, in one dtype. Several Llama objects may
-// share them.
+// ModelWeights: a model's parameters on a device, read-only, in one dtype. Several Model objects may share
+// them.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "array/array.hpp"
 #include "io/tensor_view.hpp"
-#include "llm/config.hpp"
+#include "llm/architectures.hpp"
 
 namespace gpk::llm {
 
@@ -17,30 +17,41 @@ struct Linear {
     Array bias;
 };
 
-struct LlamaLayer {
-    Array attention_norm;  // [hidden]
-    Linear qkv;            // the rows of q, then k, then v
-    Linear out;
-    Array mlp_norm;  // [hidden]
-    Linear gate_up;  // the rows of gate, then up
-    Linear down;
+// Weights [n], with a bias where the architecture has layer norms.
+struct Norm {
+    Array weight;
+    Array bias;
 };
 
-struct LlamaWeights {
-    LlamaConfig config;
+// What the architecture lacks is not defined.
+struct ModelLayer {
+    Norm attention_norm;
+    Linear qkv;            // the rows of q, then k, then v
+    Array q_norm, k_norm;  // [head_dim]
+    Linear out;
+    Norm post_attention_norm;
+    Norm mlp_norm;
+    Linear gate_up;  // the rows of gate, then up; those of up alone where there is no gate
+    Linear down;
+    Norm post_mlp_norm;
+};
+
+struct ModelWeights {
+    ModelConfig config;
     DType dtype = DType::float32;
     Array embedding;  // [vocab, hidden]
-    std::vector<LlamaLayer> layers;
-    Array final_norm;             // [hidden]
-    Array lm_head;                // [vocab, hidden]; the embedding where they are tied
-    Array inv_freq;               // float32 [head_dim / 2]
-    std::int64_t parameters = 0;  // as stored: tied ones count once
+    Array positions;  // [max_positions, hidden], where they are learned
+    std::vector<ModelLayer> layers;
+    Norm final_norm;
+    Array lm_head;                     // [vocab, hidden]; the embedding where they are tied
+    std::vector<float> rope_divisors;  // of the frequencies, or none (GGUF's rope_freqs)
+    double norm_offset = 0;            // added to the norms' weights
+    std::int64_t parameters = 0;       // as stored: tied ones count once
 
-    // `file` holds tensors by Hugging Face's names or by llama.cpp's; in the latter, the rows of Q and K
-    // stand in the order of interleaved RoPE and are put back. Each shape is checked against `config`.
-    // Throws Error (file), naming the tensor, for one that is missing, misshapen or unexpected.
-    // `dtype`: float32, float16 or bfloat16.
-    static std::shared_ptr<const LlamaWeights> load(Device& device, const LlamaConfig& config,
+    // `file` holds tensors by Hugging Face's names or by llama.cpp's; what stands there in another order or
+    // transposed is put right. Each shape is checked against `config`. Throws Error (file), naming the
+    // tensor, for one that is missing, misshapen or unexpected. `dtype`: float32, float16 or bfloat16.
+    static std::shared_ptr<const ModelWeights> load(Device& device, const ModelConfig& config,
                                                     const io::TensorFile& file, DType dtype);
 };
 

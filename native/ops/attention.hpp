@@ -23,11 +23,20 @@ struct Rope {
 // each: int32 [tokens]. `out` may be x.
 Array rope(const Array& x, const Array& position, const Rope& rope, const Array* out = nullptr);
 
-// Writes k and v [tokens, kv_heads, d] into keys and values [kv_heads, capacity, d] at `position`; with
-// `rope`, k is rotated on the way and q [tokens, heads, d], where given, in place. Tokens past the
-// cache's end are dropped. q, k and v may be slices of one array along the heads.
-void kv_append(const Array& k, const Array& v, const Array& keys, const Array& values, const Array& position,
-               const Rope* rope = nullptr, const Array* q = nullptr);
+struct KvAppendOptions {
+    const Rope* rope = nullptr;  // rotates k, and q where given
+    const Array* q = nullptr;    // [batch, tokens, heads, d], changed in place
+    // RMSNorm of each head, before the rotation: weights [d], or null for none.
+    const Array* q_norm = nullptr;
+    const Array* k_norm = nullptr;
+    double norm_eps = 1e-6;
+    double norm_offset = 0;  // added to the weights
+};
+// Writes k and v [batch, tokens, kv_heads, d] into keys and values [batch, kv_heads, capacity, d]: from each
+// sequence's position on, positions: int32 [batch]. Tokens past the cache's end are dropped. q, k and v may
+// be slices of one array along the heads.
+void kv_append(const Array& k, const Array& v, const Array& keys, const Array& values, const Array& positions,
+               const KvAppendOptions& options = {});
 
 // Causal attention: token i of q [tokens, heads, d] sees keys 0 .. position + i of the cache; heads is a
 // multiple of kv_heads. Gives [tokens, heads, d]. `workspace`, where given, comes from

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "io/tensor_view.hpp"
-#include "llm/config.hpp"
+#include "llm/architectures.hpp"
 #include "model_support.hpp"
 
 using NamedTensors = std::map<std::string, std::pair<gpk::Dims, std::vector<float>>>;
@@ -31,8 +31,9 @@ class MemoryFile : public gpk::io::TensorFile {
     std::deque<std::vector<std::byte>> bytes_;
 };
 
-inline gpk::llm::LlamaConfig small_config() {
-    gpk::llm::LlamaConfig config;
+inline gpk::llm::ModelConfig small_config() {
+    gpk::llm::ModelConfig config;
+    config.architecture = &gpk::llm::architecture_of_json("test", "llama");
     config.vocab_size = 97;
     config.num_tokens = 97;
     config.hidden_size = 40;
@@ -42,12 +43,15 @@ inline gpk::llm::LlamaConfig small_config() {
     config.num_kv_heads = 2;
     config.head_dim = 12;
     config.max_positions = 1024;
-    config.rms_norm_eps = 1e-5;
+    config.norm_eps = 1e-5;
+    config.attention_scale = 1 / std::sqrt(12.0);
+    config.ropes = {{.d = 12}};
+    config.layers.resize(3);
     return config;
 }
 
 // By Hugging Face's names.
-inline NamedTensors random_tensors(const gpk::llm::LlamaConfig& c, std::uint32_t seed) {
+inline NamedTensors random_tensors(const gpk::llm::ModelConfig& c, std::uint32_t seed) {
     NamedTensors tensors;
     const auto matrix = [&](const std::string& name, std::int64_t rows, std::int64_t columns, bool bias) {
         const float scale = 1.5f / std::sqrt(static_cast<float>(columns));
@@ -63,10 +67,10 @@ inline NamedTensors random_tensors(const gpk::llm::LlamaConfig& c, std::uint32_t
     for (std::int64_t i = 0; i < c.num_layers; ++i) {
         const std::string prefix = "model.layers." + std::to_string(i) + ".";
         norm(prefix + "input_layernorm");
-        matrix(prefix + "self_attn.q_proj", c.num_heads * c.head_dim, c.hidden_size, c.attention_bias);
-        matrix(prefix + "self_attn.k_proj", c.num_kv_heads * c.head_dim, c.hidden_size, c.attention_bias);
-        matrix(prefix + "self_attn.v_proj", c.num_kv_heads * c.head_dim, c.hidden_size, c.attention_bias);
-        matrix(prefix + "self_attn.o_proj", c.hidden_size, c.num_heads * c.head_dim, c.attention_bias);
+        matrix(prefix + "self_attn.q_proj", c.num_heads * c.head_dim, c.hidden_size, c.qkv_bias);
+        matrix(prefix + "self_attn.k_proj", c.num_kv_heads * c.head_dim, c.hidden_size, c.qkv_bias);
+        matrix(prefix + "self_attn.v_proj", c.num_kv_heads * c.head_dim, c.hidden_size, c.qkv_bias);
+        matrix(prefix + "self_attn.o_proj", c.hidden_size, c.num_heads * c.head_dim, c.out_bias);
         norm(prefix + "post_attention_layernorm");
         matrix(prefix + "mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
         matrix(prefix + "mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias);
@@ -78,7 +82,7 @@ inline NamedTensors random_tensors(const gpk::llm::LlamaConfig& c, std::uint32_t
 }
 
 // The same weights by llama.cpp's names, Q and K permuted as its converter does.
-inline NamedTensors as_gguf(const NamedTensors& tensors, const gpk::llm::LlamaConfig& c) {
+inline NamedTensors as_gguf(const NamedTensors& tensors, const gpk::llm::ModelConfig& c) {
     const std::pair<std::string, std::string> names[] = {
         {"model.embed_tokens", "token_embd"},
         {"model.norm", "output_norm"},
@@ -119,13 +123,13 @@ inline NamedTensors as_gguf(const NamedTensors& tensors, const gpk::llm::LlamaCo
 }
 
 // The logits of every token, in float64.
-inline std::vector<double> llama_reference(const gpk::llm::LlamaConfig& c, const NamedTensors& tensors,
+inline std::vector<double> llama_reference(const gpk::llm::ModelConfig& c, const NamedTensors& tensors,
                                            const std::vector<std::int32_t>& ids) {
     using Matrix = std::vector<double>;  // rows are tokens
     const std::size_t n = ids.size(), hidden = static_cast<std::size_t>(c.hidden_size);
     const std::size_t d = static_cast<std::size_t>(c.head_dim), heads = static_cast<std::size_t>(c.num_heads);
     const std::size_t group = static_cast<std::size_t>(c.num_heads / c.num_kv_heads);
-    const std::vector<float> frequencies = gpk::llm::rope_frequencies(c);
+    const std::vector<float> frequencies = gpk::llm::rope_frequencies(c, 0, c.max_positions).inv_freq;
     const auto weight = [&](const std::string& name) -> const std::vector<float>& {
         return tensors.at(name).second;
     };
@@ -147,7 +151,7 @@ inline std::vector<double> llama_reference(const gpk::llm::LlamaConfig& c, const
         for (std::size_t t = 0; t < n; ++t) {
             double squares = 0;
             for (std::size_t i = 0; i < hidden; ++i) squares += x[t * hidden + i] * x[t * hidden + i];
-            const double scale = 1 / std::sqrt(squares / double(hidden) + c.rms_norm_eps);
+            const double scale = 1 / std::sqrt(squares / double(hidden) + c.norm_eps);
             for (std::size_t i = 0; i < hidden; ++i) {
                 y[t * hidden + i] = x[t * hidden + i] * scale * weight(name + ".weight")[i];
             }

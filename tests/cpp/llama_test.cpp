@@ -8,9 +8,9 @@
 namespace {
 
 using namespace gpk;
-using llm::Llama;
-using llm::LlamaConfig;
-using llm::LlamaWeights;
+using llm::Model;
+using llm::ModelConfig;
+using llm::ModelWeights;
 
 std::vector<std::int32_t> some_tokens(std::size_t count, std::int64_t vocab, std::uint32_t seed = 1) {
     std::mt19937 generator(seed);
@@ -20,9 +20,9 @@ std::vector<std::int32_t> some_tokens(std::size_t count, std::int64_t vocab, std
     return tokens;
 }
 
-std::shared_ptr<const LlamaWeights> load(const LlamaConfig& config, const NamedTensors& tensors,
+std::shared_ptr<const ModelWeights> load(const ModelConfig& config, const NamedTensors& tensors,
                                          DType dtype = DType::float32) {
-    return LlamaWeights::load(test_device(), config, MemoryFile(tensors), dtype);
+    return ModelWeights::load(test_device(), config, MemoryFile(tensors), dtype);
 }
 
 // Relative to the norm of the reference.
@@ -40,28 +40,28 @@ std::vector<double> last_row(const std::vector<double>& logits, std::int64_t voc
     return {logits.end() - vocab, logits.end()};
 }
 
-TEST(Llama, ScoresMatchFloat64) {
-    LlamaConfig plain = small_config();
-    LlamaConfig biased = small_config();
-    biased.attention_bias = biased.mlp_bias = true;
-    LlamaConfig tied = small_config();
+TEST(Model, ScoresMatchFloat64) {
+    ModelConfig plain = small_config();
+    ModelConfig biased = small_config();
+    biased.qkv_bias = biased.out_bias = biased.mlp_bias = true;
+    ModelConfig tied = small_config();
     tied.tie_word_embeddings = true;
-    tied.rope.scaling = llm::RopeScaling::linear;
-    tied.rope.factor = 4;
-    LlamaConfig llama3 = small_config();
+    tied.ropes = {{.variant = ops::RopeVariant::linear, .d = 12, .factor = 4}};
+    ModelConfig llama3 = small_config();
     llama3.num_kv_heads = 6;
-    llama3.rope = {.theta = 500,
-                   .scaling = llm::RopeScaling::llama3,
-                   .factor = 8,
-                   .low_freq_factor = 1,
-                   .high_freq_factor = 4,
-                   .original_max_positions = 32};
-    for (const LlamaConfig& config : {plain, biased, tied, llama3}) {
+    llama3.ropes = {{.variant = ops::RopeVariant::llama3,
+                     .d = 12,
+                     .theta = 500,
+                     .factor = 8,
+                     .original_max_positions = 32,
+                     .low_freq_factor = 1,
+                     .high_freq_factor = 4}};
+    for (const ModelConfig& config : {plain, biased, tied, llama3}) {
         const NamedTensors tensors = random_tensors(config, 7);
         const auto weights = load(config, tensors);
         for (const std::size_t count : {1, 5, 30}) {
             const auto tokens = some_tokens(count, config.vocab_size);
-            Llama model(weights, {});
+            Model model(weights, {});
             const Array logits = model.score(tokens);
             EXPECT_EQ(logits.shape(), (Dims{static_cast<std::int64_t>(count), config.vocab_size}));
             EXPECT_LE(distance(download(logits), llama_reference(config, tensors, tokens)), 1e-5);
@@ -70,24 +70,24 @@ TEST(Llama, ScoresMatchFloat64) {
     }
 }
 
-TEST(Llama, SixteenBitModelsStayNear) {
-    const LlamaConfig config = small_config();
+TEST(Model, SixteenBitModelsStayNear) {
+    const ModelConfig config = small_config();
     const NamedTensors tensors = random_tensors(config, 7);
     const auto tokens = some_tokens(20, config.vocab_size);
     const auto expected = llama_reference(config, tensors, tokens);
     for (const auto& [dtype, bound] : {std::pair{DType::float16, 6e-3}, {DType::bfloat16, 5e-2}}) {
-        Llama model(load(config, tensors, dtype), {});
+        Model model(load(config, tensors, dtype), {});
         EXPECT_LE(distance(download(model.score(tokens)), expected), bound) << name(dtype);
     }
 }
 
-TEST(Llama, DecodeGoesOnFromPrefillWithAndWithoutAGraph) {
-    const LlamaConfig config = small_config();
+TEST(Model, DecodeGoesOnFromPrefillWithAndWithoutAGraph) {
+    const ModelConfig config = small_config();
     const NamedTensors tensors = random_tensors(config, 3);
     const auto weights = load(config, tensors);
     const auto tokens = some_tokens(24, config.vocab_size);
     for (const bool use_graph : {false, true}) {
-        Llama model(weights, {.max_length = 24, .use_graph = use_graph});
+        Model model(weights, {.max_length = 24, .use_graph = use_graph});
         model.prefill(std::span(tokens).first(11));
         for (std::size_t i = 11; i < tokens.size(); ++i) {
             const std::vector<float> logits = download(model.decode(tokens[i]));
@@ -101,13 +101,13 @@ TEST(Llama, DecodeGoesOnFromPrefillWithAndWithoutAGraph) {
     }
 }
 
-TEST(Llama, LongPromptsAndTruncationGiveTheSame) {
-    const LlamaConfig config = small_config();
+TEST(Model, LongPromptsAndTruncationGiveTheSame) {
+    const ModelConfig config = small_config();
     const auto weights = load(config, random_tensors(config, 3));
     const auto tokens = some_tokens(700, config.vocab_size);  // more than one piece
-    Llama whole(weights, {});
+    Model whole(weights, {});
     const std::vector<float> expected = download(whole.prefill(tokens));
-    Llama parts(weights, {});
+    Model parts(weights, {});
     parts.prefill(std::span(tokens).first(600));
     parts.prefill(some_tokens(50, config.vocab_size, 2));
     parts.truncate(600);
@@ -117,29 +117,39 @@ TEST(Llama, LongPromptsAndTruncationGiveTheSame) {
     EXPECT_THROW(parts.truncate(-1), Error);
 }
 
-TEST(Llama, ReadsLlamaCppNamesAndPutsQAndKBack) {
-    LlamaConfig config = small_config();
-    config.attention_bias = true;
+TEST(Model, ReadsLlamaCppNamesAndPutsQAndKBack) {
+    ModelConfig config = small_config();
+    config.qkv_bias = config.out_bias = true;
     const NamedTensors tensors = random_tensors(config, 5);
     const auto tokens = some_tokens(9, config.vocab_size);
-    Llama expected(load(config, tensors), {}), model(load(config, as_gguf(tensors, config)), {});
+    Model expected(load(config, tensors), {}), model(load(config, as_gguf(tensors, config)), {});
     EXPECT_EQ(download(model.score(tokens)), download(expected.score(tokens)));
 }
 
-TEST(Llama, DividesFrequenciesByGgufFactors) {
-    LlamaConfig config = small_config();
+TEST(Model, DividesFrequenciesByGgufFactors) {
+    ModelConfig config = small_config();
     NamedTensors tensors = as_gguf(random_tensors(config, 5), config);
     tensors["rope_freqs.weight"] = {{6}, {1, 2, 4, 8, 8, 8}};
-    const auto plain = llm::rope_frequencies(config);
-    auto divided = download(load(config, tensors)->inv_freq);
-    const float divisors[] = {1, 2, 4, 8, 8, 8};
-    for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(divided[i], plain[i] / divisors[i]);
+    EXPECT_EQ(load(config, tensors)->rope_divisors, (std::vector<float>{1, 2, 4, 8, 8, 8}));
+    // As if each pair turned by so much less.
+    const auto tokens = some_tokens(9, config.vocab_size);
+    const auto score = [&](const NamedTensors& of) {
+        return download(Model(load(config, of), {}).score(tokens));
+    };
+    const auto divided = score(tensors);
+    tensors.erase("rope_freqs.weight");
+    EXPECT_NE(divided, score(tensors));
+    config.ropes = {{.variant = ops::RopeVariant::linear, .d = 12, .factor = 4}};
+    const auto linear = score(tensors);
+    config.ropes = {{.d = 12}};
+    tensors["rope_freqs.weight"] = {{6}, {4, 4, 4, 4, 4, 4}};
+    EXPECT_EQ(score(tensors), linear);
     tensors["rope_freqs.weight"].second[2] = 0;
     EXPECT_THROW(load(config, tensors), Error);
 }
 
 // The message of the Error that loading gives.
-std::string load_error(const LlamaConfig& config, const NamedTensors& tensors) {
+std::string load_error(const ModelConfig& config, const NamedTensors& tensors) {
     try {
         load(config, tensors);
     } catch (const Error& error) {
@@ -148,8 +158,8 @@ std::string load_error(const LlamaConfig& config, const NamedTensors& tensors) {
     return "";
 }
 
-TEST(Llama, NamesTheTensorThatDoesNotFit) {
-    const LlamaConfig config = small_config();
+TEST(Model, NamesTheTensorThatDoesNotFit) {
+    const ModelConfig config = small_config();
     const NamedTensors good = random_tensors(config, 1);
     const std::string q = "model.layers.1.self_attn.q_proj.weight";
     NamedTensors tensors = good;
@@ -168,8 +178,8 @@ TEST(Llama, NamesTheTensorThatDoesNotFit) {
     EXPECT_THROW(load(config, good, DType::int32), Error);
 }
 
-TEST(Llama, TiedModelsIgnoreAStoredHead) {
-    LlamaConfig config = small_config();
+TEST(Model, TiedModelsIgnoreAStoredHead) {
+    ModelConfig config = small_config();
     NamedTensors tensors = random_tensors(config, 1);  // with a head
     config.tie_word_embeddings = true;
     const auto weights = load(config, tensors);
@@ -179,12 +189,12 @@ TEST(Llama, TiedModelsIgnoreAStoredHead) {
     EXPECT_EQ(load(config, tensors)->parameters, weights->parameters);
 }
 
-TEST(Llama, RefusesTokensAndLengthsThatDoNotFit) {
-    const LlamaConfig config = small_config();
+TEST(Model, RefusesTokensAndLengthsThatDoNotFit) {
+    const ModelConfig config = small_config();
     const auto weights = load(config, random_tensors(config, 1));
-    EXPECT_THROW(Llama(weights, {.max_length = 1025}), Error);
-    EXPECT_THROW(Llama(weights, {.max_length = -1}), Error);
-    Llama model(weights, {.max_length = 4});
+    EXPECT_THROW(Model(weights, {.max_length = 1025}), Error);
+    EXPECT_THROW(Model(weights, {.max_length = -1}), Error);
+    Model model(weights, {.max_length = 4});
     EXPECT_THROW(model.decode(), Error);
     EXPECT_THROW(model.greedy(), Error);
     EXPECT_THROW(model.prefill({}), Error);
@@ -199,7 +209,7 @@ TEST(Llama, RefusesTokensAndLengthsThatDoNotFit) {
     EXPECT_EQ(model.length(), 4);
 }
 
-std::vector<std::int32_t> generate(Llama& model, const std::vector<std::int32_t>& prompt,
+std::vector<std::int32_t> generate(Model& model, const std::vector<std::int32_t>& prompt,
                                    const llm::GenerationOptions& options, llm::FinishReason reason) {
     llm::Generator generator(model, prompt, options);
     std::vector<std::int32_t> tokens;
@@ -212,10 +222,10 @@ std::vector<std::int32_t> generate(Llama& model, const std::vector<std::int32_t>
 }
 
 TEST(Generator, StopsAtTokensLengthsAndTheContextsEnd) {
-    const LlamaConfig config = small_config();
+    const ModelConfig config = small_config();
     const auto weights = load(config, random_tensors(config, 11));
     const auto prompt = some_tokens(6, config.vocab_size);
-    Llama model(weights, {.max_length = 20});
+    Model model(weights, {.max_length = 20});
     const auto tokens = generate(model, prompt, {.max_tokens = 15}, llm::FinishReason::length);
     ASSERT_EQ(tokens.size(), 15u);
     EXPECT_EQ(model.length(), 20);
@@ -224,7 +234,7 @@ TEST(Generator, StopsAtTokensLengthsAndTheContextsEnd) {
     for (std::size_t i = 0; i < tokens.size(); ++i) {
         std::vector<std::int32_t> text = prompt;
         text.insert(text.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(i));
-        Llama fresh(weights, {});
+        Model fresh(weights, {});
         fresh.prefill(text);
         EXPECT_EQ(fresh.greedy(), tokens[i]) << i;
     }
@@ -246,11 +256,11 @@ TEST(Generator, StopsAtTokensLengthsAndTheContextsEnd) {
 }
 
 TEST(Generator, SamplesTheSameFromTheSameSeed) {
-    const LlamaConfig config = small_config();
+    const ModelConfig config = small_config();
     const auto weights = load(config, random_tensors(config, 11));
     const auto prompt = some_tokens(6, config.vocab_size);
     const auto run = [&](std::uint64_t seed, bool use_graph) {
-        Llama model(weights, {.use_graph = use_graph});
+        Model model(weights, {.use_graph = use_graph});
         return generate(model, prompt,
                         {.max_tokens = 20, .sampling = {.temperature = 1, .top_k = 20, .seed = seed}},
                         llm::FinishReason::length);
@@ -260,11 +270,11 @@ TEST(Generator, SamplesTheSameFromTheSameSeed) {
 }
 
 TEST(Generator, NeverChoosesPadding) {
-    LlamaConfig config = small_config();
+    ModelConfig config = small_config();
     config.num_tokens = 3;
     const auto weights = load(config, random_tensors(config, 11));
     for (const double temperature : {0.0, 5.0}) {
-        Llama model(weights, {});
+        Model model(weights, {});
         for (const auto token :
              generate(model, {1}, {.max_tokens = 40, .sampling = {.temperature = temperature}},
                       llm::FinishReason::length)) {
@@ -273,70 +283,79 @@ TEST(Generator, NeverChoosesPadding) {
     }
 }
 
-TEST(LlamaConfig, ReadsBothFormsOfConfigJson) {
+TEST(ModelConfig, ReadsBothFormsOfConfigJson) {
     const std::string sizes =
         R"("vocab_size": 10, "hidden_size": 8, "intermediate_size": 9, "num_hidden_layers": 2,
         "num_attention_heads": 4, )";
     const auto read = [&](const std::string& rest) {
-        return LlamaConfig::from_json(io::Json::parse("{" + sizes + rest + "}", "config.json"),
+        return ModelConfig::from_json(io::Json::parse("{" + sizes + rest + "}", "config.json"),
                                       "config.json");
     };
-    const LlamaConfig plain = read(R"("rope_theta": 500, "rope_scaling": null, "head_dim": null)");
+    const ModelConfig plain = read(R"("rope_theta": 500, "rope_scaling": null, "head_dim": null)");
     EXPECT_EQ(plain.head_dim, 2);
     EXPECT_EQ(plain.num_kv_heads, 4);
-    EXPECT_EQ(plain.rope.theta, 500);
-    EXPECT_EQ(plain.rope.scaling, llm::RopeScaling::none);
+    EXPECT_EQ(plain.ropes[0].theta, 500);
+    EXPECT_EQ(plain.ropes[0].variant, ops::RopeVariant::plain);
     EXPECT_FALSE(plain.tie_word_embeddings);
 
-    const LlamaConfig linear = read(R"("rope_scaling": {"type": "linear", "factor": 2.5}, "head_dim": 6)");
-    EXPECT_EQ(linear.rope.scaling, llm::RopeScaling::linear);
-    EXPECT_EQ(linear.rope.factor, 2.5);
-    EXPECT_EQ(linear.rope.theta, 10000);
+    const ModelConfig linear = read(R"("rope_scaling": {"type": "linear", "factor": 2.5}, "head_dim": 6)");
+    EXPECT_EQ(linear.ropes[0].variant, ops::RopeVariant::linear);
+    EXPECT_EQ(linear.ropes[0].factor, 2.5);
+    EXPECT_EQ(linear.ropes[0].theta, 10000);
     EXPECT_EQ(linear.head_dim, 6);
 
-    const LlamaConfig llama3 =
+    const ModelConfig llama3 =
         read(R"("rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8,
         "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64},
         "attention_bias": true, "tie_word_embeddings": true, "num_key_value_heads": 2)");
-    EXPECT_EQ(llama3.rope.scaling, llm::RopeScaling::llama3);
-    EXPECT_EQ(llama3.rope.theta, 5e5);
-    EXPECT_TRUE(llama3.attention_bias && llama3.tie_word_embeddings && !llama3.mlp_bias);
+    EXPECT_EQ(llama3.ropes[0].variant, ops::RopeVariant::llama3);
+    EXPECT_EQ(llama3.ropes[0].theta, 5e5);
+    EXPECT_TRUE(llama3.qkv_bias && llama3.out_bias && llama3.tie_word_embeddings && !llama3.mlp_bias);
 
-    for (const char* bad : {
-             R"("rope_scaling": {"type": "yarn", "factor": 2})",
-             R"("rope_scaling": {"rope_type": "linear"})",
-             R"("rope_scaling": {"rope_type": "linear", "factor": 0})",
-             R"("rope_scaling": 3)",
-             R"("rope_parameters": {"partial_rotary_factor": 0.5})",
-             R"("rope_theta": -1)",
-             R"("rope_theta": "big")",
-             R"("model_type": "gpt2")",
-             R"("hidden_act": "gelu")",
-             R"("head_dim": 3)",
-             R"("head_dim": 1000000)",
-             R"("num_key_value_heads": 3)",
-             R"("max_position_embeddings": 0)",
-             R"("rms_norm_eps": -1)",
-             R"("attention_bias": 1)",
-         }) {
+    for (
+        const char* bad : {
+            R"("rope_scaling": {"type": "spiral", "factor": 2})",
+            R"("rope_scaling": {"type": "yarn", "factor": -2})",
+            R"("rope_scaling": {"type": "longrope", "factor": 2, "short_factor": [1, 1], "long_factor": [1]})",
+            R"("rope_scaling": {"rope_type": "linear"})",
+            R"("rope_scaling": {"rope_type": "linear", "factor": 0})",
+            R"("rope_scaling": 3)",
+            R"("rope_parameters": {"partial_rotary_factor": 1.5})",
+            R"("rope_parameters": {"partial_rotary_factor": 0})",
+            R"("rope_theta": -1)",
+            R"("rope_theta": "big")",
+            R"("model_type": "bert")",
+            R"("hidden_act": "relu6")",
+            R"("layer_types": ["full_attention"])",
+            R"("layer_types": ["full_attention", "linear_attention"])",
+            R"("layer_types": ["full_attention", "sliding_attention"], "sliding_window": 0)",
+            R"("final_logit_softcapping": -1)",
+            R"("query_pre_attn_scalar": 0)",
+            R"("head_dim": 3)",
+            R"("head_dim": 1000000)",
+            R"("num_key_value_heads": 3)",
+            R"("max_position_embeddings": 0)",
+            R"("rms_norm_eps": -1)",
+            R"("attention_bias": 1)",
+        }) {
         EXPECT_THROW(read(bad), Error) << bad;
     }
-    EXPECT_THROW(LlamaConfig::from_json(io::Json::parse("[]", "x"), "x"), Error);
-    EXPECT_THROW(LlamaConfig::from_json(io::Json::parse("{}", "x"), "x"), Error);
-    EXPECT_THROW(LlamaConfig::from_json(io::Json::parse(R"({"vocab_size": 1e30})", "x"), "x"), Error);
+    EXPECT_THROW(ModelConfig::from_json(io::Json::parse("[]", "x"), "x"), Error);
+    EXPECT_THROW(ModelConfig::from_json(io::Json::parse("{}", "x"), "x"), Error);
+    EXPECT_THROW(ModelConfig::from_json(io::Json::parse(R"({"vocab_size": 1e30})", "x"), "x"), Error);
 }
 
 // The values of transformers' _compute_llama3_parameters for theta 10000, 8 elements, a context of 64.
-TEST(LlamaConfig, Llama3FrequenciesFollowTransformers) {
-    LlamaConfig config = small_config();
+TEST(ModelConfig, Llama3FrequenciesFollowTransformers) {
+    ModelConfig config = small_config();
     config.head_dim = 8;
-    config.rope = {.theta = 10000,
-                   .scaling = llm::RopeScaling::llama3,
-                   .factor = 8,
-                   .low_freq_factor = 1,
-                   .high_freq_factor = 4,
-                   .original_max_positions = 64};
-    const auto f = llm::rope_frequencies(config);
+    config.ropes = {{.variant = ops::RopeVariant::llama3,
+                     .d = 8,
+                     .factor = 8,
+                     .original_max_positions = 64,
+                     .low_freq_factor = 1,
+                     .high_freq_factor = 4}};
+    const auto f = llm::rope_frequencies(config, 0, 64).inv_freq;
     ASSERT_EQ(f.size(), 4u);
     EXPECT_EQ(f[0], 1.0f);                                               // wavelength 6.3 < 64 / 4: kept
     const double smooth = (64 / (2 * 3.141592653589793 / 0.1) - 1) / 3;  // wavelength 62.8: between

@@ -109,61 +109,124 @@ TEST(Rope, RefusesWhatDoesNotFit) {
     EXPECT_THROW(ops::rope(x, upload_ints({0}), {long_table}), Error);
 }
 
-TEST(KvAppend, WritesRotatedKeysAndValuesAtThePosition) {
-    for (const DType dtype : kModelFloats) {
-        for (const std::int64_t d : {2, 12, 64}) {
-            const std::int64_t tokens = 3, heads = 4, kv_heads = 2, capacity = 9,
-                               width = (heads + 2 * kv_heads) * d;
-            const int position = 5;
-            const auto values = rounded(random_floats(tokens * width, 3), dtype), freq = frequencies(d / 2);
-            const Array fused = upload(values, {tokens, heads + 2 * kv_heads, d}, dtype);
-            const Array q = fused.slice(1, 0, 1, heads), k = fused.slice(1, heads, 1, kv_heads);
-            const Array v = fused.slice(1, heads + kv_heads, 1, kv_heads);
-            const std::vector<float> marks(static_cast<std::size_t>(kv_heads * capacity * d), 7.0f);
-            const Array cache_k = upload(marks, {kv_heads, capacity, d}, dtype);
-            const Array cache_v = upload(marks, {kv_heads, capacity, d}, dtype);
-            const Array table = upload(freq, {d / 2});
-            const ops::Rope rope{table};
-            ops::kv_append(k, v, cache_k, cache_v, upload_ints({position}), &rope, &q);
+// RMSNorm of each head, where there are weights.
+std::vector<float> normalized(std::vector<float> x, std::size_t d, const std::vector<float>& weights,
+                              float offset) {
+    for (std::size_t head = 0; head < x.size() && !weights.empty(); head += d) {
+        double squares = 0;
+        for (std::size_t i = 0; i < d; ++i) squares += x[head + i] * x[head + i];
+        const double scale = 1 / std::sqrt(squares / static_cast<double>(d) + 1e-5);
+        for (std::size_t i = 0; i < d; ++i) {
+            x[head + i] = static_cast<float>(x[head + i] * scale * (weights[i] + offset));
+        }
+    }
+    return x;
+}
 
-            const auto turned = reference(values, static_cast<std::size_t>(heads + 2 * kv_heads),
-                                          static_cast<std::size_t>(d), position, freq, 1);
-            const auto row_of = [&](std::int64_t token, std::int64_t head) {
-                return static_cast<std::size_t>((token * (heads + 2 * kv_heads) + head) * d);
-            };
+struct AppendCase {
+    std::int64_t batch, tokens, heads, kv_heads, d;
+    bool norms;
+};
+
+TEST(KvAppend, WritesNormalizedAndRotatedKeysAndValuesAtThePositions) {
+    const AppendCase cases[] = {{1, 3, 4, 2, 2, false},   {2, 3, 4, 2, 12, false}, {3, 1, 6, 2, 64, true},
+                                {1, 5, 32, 8, 128, true}, {2, 2, 3, 1, 256, true}, {1, 300, 9, 3, 64, false}};
+    for (const AppendCase& c : cases) {
+        for (const DType dtype : kModelFloats) {
+            const std::int64_t all_heads = c.heads + 2 * c.kv_heads, width = all_heads * c.d;
+            const std::int64_t capacity = c.tokens + 6;
+            const std::vector<std::int32_t> positions = {5, 0, 2};  // of each sequence; the first loses none
+            const auto values = rounded(random_floats(c.batch * c.tokens * width, 3), dtype);
+            const auto freq = frequencies(c.d / 2);
+            std::vector<float> q_weights, k_weights;
+            if (c.norms) {
+                q_weights = rounded(random_floats(c.d, 5, 0.3f), dtype);
+                k_weights = rounded(random_floats(c.d, 6, 0.3f), dtype);
+            }
+            const Array fused = upload(values, {c.batch, c.tokens, all_heads, c.d}, dtype);
+            const Array q = fused.slice(2, 0, 1, c.heads), k = fused.slice(2, c.heads, 1, c.kv_heads);
+            const Array v = fused.slice(2, c.heads + c.kv_heads, 1, c.kv_heads);
+            const std::vector<float> marks(static_cast<std::size_t>(c.batch * c.kv_heads * capacity * c.d),
+                                           7.0f);
+            const Array keys = upload(marks, {c.batch, c.kv_heads, capacity, c.d}, dtype);
+            const Array stored = upload(marks, {c.batch, c.kv_heads, capacity, c.d}, dtype);
+            const Array table = upload(freq, {c.d / 2});
+            const ops::Rope rope{table};
+            const Array places = upload_ints({positions.begin(), positions.begin() + c.batch});
+            const Array q_norm = c.norms ? upload(q_weights, {c.d}, dtype) : Array();
+            const Array k_norm = c.norms ? upload(k_weights, {c.d}, dtype) : Array();
+            ops::kv_append(k, v, keys, stored, places,
+                           {.rope = &rope,
+                            .q = &q,
+                            .q_norm = c.norms ? &q_norm : nullptr,
+                            .k_norm = c.norms ? &k_norm : nullptr,
+                            .norm_eps = 1e-5,
+                            .norm_offset = 1});
+
+            const auto d = static_cast<std::size_t>(c.d);
             std::vector<double> expected_k(marks.begin(), marks.end()), expected_v = expected_k;
             std::vector<double> expected_fused(values.begin(), values.end());
-            for (std::int64_t token = 0; token < tokens; ++token) {
-                for (std::int64_t i = 0; i < heads * d; ++i) {
-                    const std::size_t at = row_of(token, 0) + static_cast<std::size_t>(i);
-                    expected_fused[at] = turned[at];
-                }
-                for (std::int64_t head = 0; head < kv_heads; ++head) {
-                    for (std::int64_t i = 0; i < d; ++i) {
-                        const auto at =
-                            static_cast<std::size_t>((head * capacity + position + token) * d + i);
-                        expected_k[at] = turned[row_of(token, heads + head) + static_cast<std::size_t>(i)];
-                        expected_v[at] =
-                            values[row_of(token, heads + kv_heads + head) + static_cast<std::size_t>(i)];
-                    }
+            for (std::int64_t row = 0; row < c.batch * c.tokens; ++row) {
+                const std::int64_t sequence = row / c.tokens, token = row % c.tokens;
+                const int position = positions[static_cast<std::size_t>(sequence)] + static_cast<int>(token);
+                const auto heads_of = [&](std::int64_t first, std::int64_t count) {
+                    const auto begin = values.begin() + row * width + first * c.d;
+                    return std::vector<float>(begin, begin + count * c.d);
+                };
+                const auto turned = [&](const std::vector<float>& x, const std::vector<float>& weights) {
+                    return reference(normalized(x, d, weights, 1), x.size() / d, d, position, freq, 1);
+                };
+                const auto turned_q = turned(heads_of(0, c.heads), q_weights);
+                const auto turned_k = turned(heads_of(c.heads, c.kv_heads), k_weights);
+                const auto same_v = heads_of(c.heads + c.kv_heads, c.kv_heads);
+                std::copy(turned_q.begin(), turned_q.end(), expected_fused.begin() + row * width);
+                if (position >= capacity) continue;
+                for (std::int64_t i = 0; i < c.kv_heads * c.d; ++i) {
+                    const std::int64_t head = i / c.d;
+                    const auto at = static_cast<std::size_t>(
+                        ((sequence * c.kv_heads + head) * capacity + position) * c.d + i % c.d);
+                    expected_k[at] = turned_k[static_cast<std::size_t>(i)];
+                    expected_v[at] = same_v[static_cast<std::size_t>(i)];
                 }
             }
-            EXPECT_LE(worst_error(download(cache_k), expected_k), 2 * rounding(dtype));
-            EXPECT_EQ(worst_error(download(cache_v), expected_v), 0);
-            EXPECT_LE(worst_error(download(fused), expected_fused), 2 * rounding(dtype));
+            // Angles of hundreds of radians are themselves rounded to float32.
+            const double bound = 2 * rounding(dtype) + (c.tokens > 100 ? 3e-5 : 0);
+            EXPECT_LE(worst_error(download(keys), expected_k), bound) << c.d << name(dtype);
+            EXPECT_EQ(worst_error(download(stored), expected_v), 0);
+            EXPECT_LE(worst_error(download(fused), expected_fused), bound) << c.d << name(dtype);
         }
     }
 }
 
 TEST(KvAppend, DropsTokensPastTheEndAndCopiesWithoutRope) {
-    const Array k = upload({1, 2, 3, 4}, {2, 1, 2}), v = upload({5, 6, 7, 8}, {2, 1, 2});
-    const Array keys = upload({0, 0, 0, 0}, {1, 2, 2}), values = upload({0, 0, 0, 0}, {1, 2, 2});
+    const Array k = upload({1, 2, 3, 4}, {1, 2, 1, 2}), v = upload({5, 6, 7, 8}, {1, 2, 1, 2});
+    const Array keys = upload({0, 0, 0, 0}, {1, 1, 2, 2}), values = upload({0, 0, 0, 0}, {1, 1, 2, 2});
     ops::kv_append(k, v, keys, values, upload_ints({1}));
     EXPECT_EQ(download(keys), (std::vector<float>{0, 0, 1, 2}));
     EXPECT_EQ(download(values), (std::vector<float>{0, 0, 5, 6}));
-    const Array readonly = keys.readonly();
-    EXPECT_THROW(ops::kv_append(k, v, readonly, values, upload_ints({0})), Error);
-    EXPECT_THROW(ops::kv_append(k, v, keys, upload({0, 0}, {1, 1, 2}), upload_ints({0})), Error);
+    ops::kv_append(k, v, keys, values, upload_ints({-1}));
+    EXPECT_EQ(download(keys), (std::vector<float>{3, 4, 1, 2}));
+    for (const int far : {2, INT32_MAX, INT32_MIN}) ops::kv_append(k, v, keys, values, upload_ints({far}));
+    EXPECT_EQ(download(keys), (std::vector<float>{3, 4, 1, 2}));
+}
+
+TEST(KvAppend, RefusesWhatDoesNotFit) {
+    const Array k = upload({1, 2, 3, 4}, {1, 2, 1, 2}), keys = upload({0, 0, 0, 0}, {1, 1, 2, 2});
+    const Array positions = upload_ints({0}), norm = upload({1, 1}, {2});
+    const auto refuses = [&](const Array& to_keys, const Array& to_values, const Array& at,
+                             const ops::KvAppendOptions& options) {
+        EXPECT_THROW(ops::kv_append(k, k, to_keys, to_values, at, options), Error);
+    };
+    refuses(keys.readonly(), keys, positions, {});
+    refuses(keys, upload({0, 0}, {1, 1, 1, 2}), positions, {});
+    refuses(upload({0, 0, 0, 0}, {1, 2, 2}), keys, positions, {});
+    refuses(keys, keys, upload_ints({0, 0}), {});
+    refuses(keys, keys, positions, {.q_norm = &norm});
+    refuses(keys, keys, positions, {.q = &k});
+    const Array wide = upload({1, 1, 1}, {3});
+    refuses(keys, keys, positions, {.k_norm = &wide});
+    refuses(keys, keys, positions, {.k_norm = &norm, .norm_eps = -1});
+    EXPECT_EQ(download(keys), (std::vector<float>{0, 0, 0, 0}));
 }
 
 }  // namespace

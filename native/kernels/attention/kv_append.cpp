@@ -1,6 +1,8 @@
 #include "kernels/attention/kv_append.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include "kernels/attention/rope_host.hpp"
 #include "kernels/floats.hpp"
@@ -14,27 +16,45 @@ namespace gpk::kernels {
 
 namespace {
 
+// The head as it was, or normalised.
 template <class T>
-void append_token(const KvAppendParams& p, std::int64_t token) {
-    const std::int64_t position = *p.position + token;
+std::vector<float> normalized(const KvAppendParams& p, const T* x, const T* weights) {
+    std::vector<float> y(x, x + p.d);
+    if (weights == nullptr) return y;
+    float squares = 0;
+    for (const float each : y) squares += each * each;
+    const float scale = 1.0f / std::sqrt(squares / static_cast<float>(p.d) + p.norm_eps);
+    for (std::size_t i = 0; i < y.size(); ++i)
+        y[i] *= scale * (p.norm_offset + static_cast<float>(weights[i]));
+    return y;
+}
+
+template <class T>
+void append_token(const KvAppendParams& p, std::int64_t batch, std::int64_t token) {
+    const std::int64_t position = std::int64_t{p.positions[batch]} + token;
     const RopeAngles angles(p.rope, static_cast<float>(position));
     for (std::int64_t head = 0; head < p.heads; ++head) {
-        T* q = static_cast<T*>(p.q) + token * p.q_stride + head * p.d;
-        rotate_head(q, q, p.d, angles);
+        T* q = static_cast<T*>(p.q) + batch * p.q_batch_stride + token * p.q_token_stride + head * p.d;
+        rotate_head(normalized(p, q, static_cast<const T*>(p.q_norm)).data(), q, p.d, angles);
     }
     if (position < 0 || position >= p.capacity) return;
+    const std::int64_t k_token = batch * p.k_batch_stride + token * p.k_token_stride;
+    const std::int64_t v_token = batch * p.v_batch_stride + token * p.v_token_stride;
     for (std::int64_t head = 0; head < p.kv_heads; ++head) {
-        rotate_head(static_cast<const T*>(p.k) + token * p.k_stride + head * p.d,
-                    static_cast<T*>(p.keys) + head * p.key_head_stride + position * p.d, p.d, angles);
-        std::copy_n(static_cast<const T*>(p.v) + token * p.v_stride + head * p.d, p.d,
-                    static_cast<T*>(p.values) + head * p.value_head_stride + position * p.d);
+        const T* k = static_cast<const T*>(p.k) + k_token + head * p.d;
+        T* key =
+            static_cast<T*>(p.keys) + batch * p.key_batch_stride + head * p.key_head_stride + position * p.d;
+        rotate_head(normalized(p, k, static_cast<const T*>(p.k_norm)).data(), key, p.d, angles);
+        T* value = static_cast<T*>(p.values) + batch * p.value_batch_stride + head * p.value_head_stride +
+                   position * p.d;
+        std::copy_n(static_cast<const T*>(p.v) + v_token + head * p.d, p.d, value);
     }
 }
 
 template <class T>
 void kv_append_host(const KvAppendParams& p) {
-    parallel_for(p.tokens, 8, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t token = begin; token < end; ++token) append_token<T>(p, token);
+    parallel_for(p.batch * p.tokens, 8, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) append_token<T>(p, i / p.tokens, i % p.tokens);
     });
 }
 

@@ -1,5 +1,6 @@
-// kv_append: writes the keys and values of new tokens into a cache, at the position held in device
-// memory. The keys, and the queries where given, are rotated on the way (see rope.hpp).
+// kv_append: writes the keys and values of new tokens into a cache, at the positions held in device memory.
+// On the way the keys, and the queries where given, are normalised head by head (RMSNorm) where the model
+// does so, and rotated (see rope.hpp).
 #pragma once
 
 #include <cstdint>
@@ -8,23 +9,33 @@
 
 namespace gpk::kernels {
 
-// Heads follow one another without a gap in q, k and v. Tokens past the cache's end are dropped.
+// Heads follow one another without a gap in q, k and v. Tokens past a cache's end are dropped.
 struct KvAppendParams {
-    void* q;                       // [tokens, heads, d], rotated in place, or null
-    const void* k;                 // [tokens, kv_heads, d]
-    const void* v;                 // [tokens, kv_heads, d]
-    void* keys;                    // [kv_heads, capacity, d]
-    void* values;                  // [kv_heads, capacity, d]
-    const std::int32_t* position;  // [1]: of the first token
+    void* q;                        // [batch, tokens, heads, d], changed in place, or null
+    const void* k;                  // [batch, tokens, kv_heads, d]
+    const void* v;                  // [batch, tokens, kv_heads, d]
+    void* keys;                     // [batch, kv_heads, capacity, d]
+    void* values;                   // [batch, kv_heads, capacity, d]
+    const std::int32_t* positions;  // [batch]: of each sequence's first token
+    const void* q_norm;             // [d]: weights of the norm of each head of q, or null for none
+    const void* k_norm;
     RopeTable rope;
+    std::int64_t batch;
     std::int64_t tokens;
-    std::int64_t heads;  // 0 without q
-    std::int64_t kv_heads;
-    std::int64_t d;  // even
     std::int64_t capacity;
-    std::int64_t q_stride, k_stride, v_stride;        // elements from token to token
-    std::int64_t key_head_stride, value_head_stride;  // elements from head to head of the cache
+    std::int32_t heads;  // 0 without q
+    std::int32_t kv_heads;
+    std::int32_t d;  // even, at most kMaxAppendDim
+    float norm_eps;
+    float norm_offset;                                            // added to the weights
+    std::int64_t q_token_stride, k_token_stride, v_token_stride;  // elements
+    std::int64_t q_batch_stride, k_batch_stride, v_batch_stride;
+    std::int64_t key_head_stride, value_head_stride;  // from head to head of a cache
+    std::int64_t key_batch_stride, value_batch_stride;
 };
+
+inline constexpr int kMaxAppendDim = 256;
+inline constexpr int kAppendWarps = 4;  // of a block; each takes a token's heads by turns
 
 const Kernel& kv_append(DType dtype);
 

@@ -21,8 +21,8 @@ struct RopeAngles {
     std::vector<float> cosine, sine;
 };
 
-template <class T>
-void rotate_head(const T* x, T* y, std::int64_t d, const RopeAngles& angles) {
+template <class From, class T>
+void rotate_head(const From* x, T* y, std::int64_t d, const RopeAngles& angles) {
     const auto pairs = static_cast<std::int64_t>(angles.cosine.size());
     for (std::int64_t i = 0; i < d / 2; ++i) {
         const ElementPair at = rope_pair(i, pairs);

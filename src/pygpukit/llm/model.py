@@ -25,7 +25,7 @@ def load(
     device: Device | str | None = None,
     max_length: int | None = None,
 ) -> LanguageModel:
-    """Loads a model of the Llama family.
+    """Loads a language model: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3 (text) or GPT-2, by its config.json.
 
     path: a .gguf file, a Hugging Face folder (config.json, safetensors, tokenizer.json), or the name of a
         model that `pygpukit pull` fetched.
@@ -57,7 +57,7 @@ def _load_folder(folder: Path, dtype: DType | str | type, device: Device, max_le
     config = tokenizers.read_json(config_path)
     generation = tokenizers.read_json(folder / "generation_config.json")
     file = io.safetensors(folder)
-    native = _native._Llama.load(file._native, tokenizers.read_text(config_path), dtype, device, max_length)
+    native = _native._Model.load(file._native, tokenizers.read_text(config_path), dtype, device, max_length)
     has_tokenizer = (folder / "tokenizer.json").is_file()
     stops = [*_ids(config.get("eos_token_id")), *_ids(generation.get("eos_token_id"))]
     return LanguageModel(
@@ -67,7 +67,7 @@ def _load_folder(folder: Path, dtype: DType | str | type, device: Device, max_le
 
 def _load_gguf(path: Path, dtype: DType | str | type, device: Device, max_length: int) -> LanguageModel:
     file = io.gguf(path)
-    native = _native._Llama.load(file._native, None, dtype, device, max_length)
+    native = _native._Model.load(file._native, None, dtype, device, max_length)
     has_tokenizer = "tokenizer.ggml.model" in file.metadata
     tokenizer = tokenizers.from_gguf(file.metadata, str(path)) if has_tokenizer else None
     return LanguageModel(native, tokenizer, [], str(path))
@@ -123,7 +123,7 @@ class LanguageModel:
     """A model with its tokenizer and one context: it writes one text at a time."""
 
     def __init__(
-        self, native: _native._Llama, tokenizer: Tokenizer | None, stop_tokens: Sequence[int], path: str
+        self, native: _native._Model, tokenizer: Tokenizer | None, stop_tokens: Sequence[int], path: str
     ) -> None:
         self._native = native
         self._tokenizer = tokenizer
@@ -133,7 +133,7 @@ class LanguageModel:
         self.stop_tokens = sorted({token for token in every if token < size})  # they end a text
 
     @property
-    def config(self) -> dict[str, int | float | bool]:
+    def config(self) -> dict[str, int | float | bool | str]:
         """The model's sizes and constants."""
         return self._native.config
 

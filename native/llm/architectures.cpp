@@ -1,0 +1,176 @@
+#include "llm/architectures.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/error.hpp"
+
+namespace gpk::llm {
+
+namespace {
+
+constexpr TensorNames kLlamaNames = {
+    .embedding = "model.embed_tokens",
+    .positions = nullptr,
+    .layer_prefix = "model.layers.",
+    .attention_norm = "input_layernorm",
+    .qkv = nullptr,
+    .q = "self_attn.q_proj",
+    .k = "self_attn.k_proj",
+    .v = "self_attn.v_proj",
+    .q_norm = "self_attn.q_norm",
+    .k_norm = "self_attn.k_norm",
+    .out = "self_attn.o_proj",
+    .post_attention_norm = nullptr,
+    .mlp_norm = "post_attention_layernorm",
+    .gate = "mlp.gate_proj",
+    .up = "mlp.up_proj",
+    .down = "mlp.down_proj",
+    .post_mlp_norm = nullptr,
+    .final_norm = "model.norm",
+    .lm_head = "lm_head",
+    .transposed = false,
+    .interleaved = false,
+};
+constexpr TensorNames with_post_norms(TensorNames names) {
+    names.post_attention_norm = "post_attention_layernorm";
+    names.mlp_norm = "pre_feedforward_layernorm";
+    names.post_mlp_norm = "post_feedforward_layernorm";
+    return names;
+}
+constexpr TensorNames kGemmaNames = with_post_norms(kLlamaNames);
+constexpr TensorNames kGpt2Names = {
+    .embedding = "wte",
+    .positions = "wpe",
+    .layer_prefix = "h.",
+    .attention_norm = "ln_1",
+    .qkv = "attn.c_attn",
+    .q = nullptr,
+    .k = nullptr,
+    .v = nullptr,
+    .q_norm = nullptr,
+    .k_norm = nullptr,
+    .out = "attn.c_proj",
+    .post_attention_norm = nullptr,
+    .mlp_norm = "ln_2",
+    .gate = nullptr,
+    .up = "mlp.c_fc",
+    .down = "mlp.c_proj",
+    .post_mlp_norm = nullptr,
+    .final_norm = "ln_f",
+    .lm_head = "lm_head",
+    .transposed = true,
+    .interleaved = false,
+    .ignored = {".attn.bias", ".attn.masked_bias"},
+    .optional_prefix = "transformer.",
+};
+constexpr TensorNames gguf(bool interleaved) {
+    return {
+        .embedding = "token_embd",
+        .positions = nullptr,
+        .layer_prefix = "blk.",
+        .attention_norm = "attn_norm",
+        .qkv = nullptr,
+        .q = "attn_q",
+        .k = "attn_k",
+        .v = "attn_v",
+        .q_norm = "attn_q_norm",
+        .k_norm = "attn_k_norm",
+        .out = "attn_output",
+        .post_attention_norm = "post_attention_norm",
+        .mlp_norm = "ffn_norm",
+        .gate = "ffn_gate",
+        .up = "ffn_up",
+        .down = "ffn_down",
+        .post_mlp_norm = "post_ffw_norm",
+        .final_norm = "output_norm",
+        .lm_head = "output",
+        .transposed = false,
+        .interleaved = interleaved,
+    };
+}
+constexpr TensorNames kGgufNames = gguf(false), kGgufLlamaNames = gguf(true);
+
+constexpr Architecture kArchitectures[] = {
+    {.model_type = "llama", .gguf = "llama", .names = &kLlamaNames},
+    {.model_type = "mistral", .gguf = "", .names = &kLlamaNames, .windows = Windows::all},
+    {.model_type = "qwen2",
+     .gguf = "qwen2",
+     .names = &kLlamaNames,
+     .qkv_bias = true,
+     .windows = Windows::trailing},
+    {.model_type = "qwen3",
+     .gguf = "qwen3",
+     .names = &kLlamaNames,
+     .qk_norm = true,
+     .windows = Windows::trailing},
+    {.model_type = "gemma",
+     .gguf = "",
+     .names = &kLlamaNames,
+     .norm_offset = 1,
+     .activation = Activation::gelu_tanh,
+     .scaled_embedding = true,
+     .tied = true},
+    {.model_type = "gemma2",
+     .gguf = "",
+     .names = &kGemmaNames,
+     .norm_offset = 1,
+     .activation = Activation::gelu_tanh,
+     .post_norms = true,
+     .scaled_embedding = true,
+     .tied = true,
+     .windows = Windows::even},
+    {.model_type = "gemma3_text",
+     .gguf = "",
+     .names = &kGemmaNames,
+     .norm_offset = 1,
+     .activation = Activation::gelu_tanh,
+     .qk_norm = true,
+     .post_norms = true,
+     .scaled_embedding = true,
+     .tied = true,
+     .windows = Windows::of_six},
+    {.model_type = "gpt2",
+     .gguf = "",
+     .names = &kGpt2Names,
+     .norm = NormKind::layer,
+     .gated = false,
+     .activation = Activation::gelu_tanh,
+     .biases = true,
+     .learned_positions = true,
+     .tied = true},
+};
+
+const Architecture& find(const std::string& what, const char* argument, std::string_view wanted,
+                         std::string_view Architecture::* name) {
+    const auto found =
+        std::find_if(std::begin(kArchitectures), std::end(kArchitectures),
+                     [&](const Architecture& each) { return !wanted.empty() && each.*name == wanted; });
+    if (found != std::end(kArchitectures)) return *found;
+    std::string known;
+    for (const Architecture& each : kArchitectures) {
+        if ((each.*name).empty()) continue;
+        known += (known.empty() ? "" : ", ") + std::string(each.*name);
+    }
+    throw error(ErrorKind::unsupported, {.call = what,
+                                         .argument = argument,
+                                         .expected = "one of " + known,
+                                         .got = io::json_quoted(std::string(wanted))});
+}
+
+}  // namespace
+
+std::span<const Architecture> architectures() { return kArchitectures; }
+
+const Architecture& architecture_of_json(const std::string& what, std::string_view model_type) {
+    return find(what, "model_type", model_type, &Architecture::model_type);
+}
+const Architecture& architecture_of_gguf(const std::string& what, std::string_view name) {
+    return find(what, "general.architecture", name, &Architecture::gguf);
+}
+
+const TensorNames& gguf_names(const Architecture& architecture) {
+    return architecture.gguf == "llama" ? kGgufLlamaNames : kGgufNames;
+}
+
+}  // namespace gpk::llm

@@ -1,0 +1,78 @@
+// The families of models: one row each of what differs between them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "llm/config.hpp"
+
+namespace gpk::llm {
+
+enum class NormKind : std::uint8_t { rms, layer };
+
+// Which layers see a window only.
+enum class Windows : std::uint8_t {
+    none,
+    all,       // where the configuration has a window at all
+    even,      // the first, the third, ...
+    of_six,    // five in each six; or as sliding_window_pattern says
+    trailing,  // from max_window_layers on, where use_sliding_window is set
+};
+
+// Where a layer's tensors are: names without ".weight". Null: the family has none.
+struct TensorNames {
+    const char* embedding;
+    const char* positions;
+    const char* layer_prefix;
+    const char* attention_norm;
+    const char* qkv;  // all three in one, or
+    const char* q;
+    const char* k;
+    const char* v;
+    const char* q_norm;
+    const char* k_norm;
+    const char* out;
+    const char* post_attention_norm;
+    const char* mlp_norm;
+    const char* gate;
+    const char* up;
+    const char* down;
+    const char* post_mlp_norm;
+    const char* final_norm;
+    const char* lm_head;
+    bool transposed;   // matrices are [in, out]
+    bool interleaved;  // the rows of Q and K stand in the order of interleaved RoPE
+    // Names' ends of tensors that can be derived, and that old checkpoints hold.
+    std::string_view ignored[2] = {"rotary_emb.inv_freq", "rotary_emb.inv_freq"};
+    // What the names of some checkpoints begin with.
+    std::string_view optional_prefix = "";
+};
+
+struct Architecture {
+    std::string_view model_type;  // in config.json
+    std::string_view gguf;        // general.architecture; "": not read
+    const TensorNames* names;
+    NormKind norm = NormKind::rms;
+    double norm_offset = 0;  // added to the norms' weights (in GGUF files it is in them already)
+    bool gated = true;       // down(act(gate(x)) * up(x)), else down(act(up(x)))
+    Activation activation = Activation::silu;  // where the configuration names none
+    bool qkv_bias = false;                     // where it says nothing of biases
+    bool biases = false;                       // all of them, always
+    bool qk_norm = false;                      // RMSNorm of each head of q and k
+    bool post_norms = false;                   // also after attention and MLP
+    bool scaled_embedding = false;             // by sqrt(hidden_size)
+    bool learned_positions = false;
+    bool tied = false;  // where the configuration does not say
+    Windows windows = Windows::none;
+};
+
+std::span<const Architecture> architectures();
+// Throws Error (unsupported), naming `what`.
+const Architecture& architecture_of_json(const std::string& what, std::string_view model_type);
+const Architecture& architecture_of_gguf(const std::string& what, std::string_view name);
+
+// The names of llama.cpp's tensors, of whatever family; `interleaved` for Llama's.
+const TensorNames& gguf_names(const Architecture& architecture);
+
+}  // namespace gpk::llm
