@@ -80,9 +80,13 @@ nb::dict config_dict(const llm::ModelConfig& config) {
     return out;
 }
 
+std::optional<QuantFormat> format_of(const std::optional<std::string>& name) {
+    return name ? std::optional(ops::quant_format_from_name(*name)) : std::nullopt;
+}
+
 // `config_json`: the text of config.json; nothing for a GGUF file, which describes itself.
 PyModel load(const PyTensorFile& source, const std::optional<std::string>& config_json, DTypeArg dtype,
-             DeviceArg device, std::int64_t max_length) {
+             DeviceArg device, std::int64_t max_length, const std::optional<std::string>& quantize) {
     const DType wanted = read_dtype(dtype);
     Device& target = read_device(device);
     const Unlocked unlocked;
@@ -91,8 +95,31 @@ PyModel load(const PyTensorFile& source, const std::optional<std::string>& confi
     const llm::ModelConfig config =
         gguf != nullptr ? llm::ModelConfig::from_gguf(*gguf)
                         : llm::ModelConfig::from_json(io::Json::parse(config_json.value(), what), what);
-    return {
-        std::make_shared<Session>(llm::ModelWeights::load(target, config, *source.file, wanted), max_length)};
+    return {std::make_shared<Session>(
+        llm::ModelWeights::load(target, config, llm::FileSource(*source.file), wanted, format_of(quantize)),
+        max_length)};
+}
+
+PyModel from_arrays(const nb::dict& arrays, const std::string& config_json, DTypeArg dtype, DeviceArg device,
+                    std::int64_t max_length, const std::optional<std::string>& quantize) {
+    constexpr const char* kCall = "from_arrays";
+    std::map<std::string, Array> named;
+    for (const auto& [key, value] : arrays) {
+        if (!nb::isinstance<nb::str>(key)) {
+            throw error(ErrorKind::type, {.call = kCall,
+                                          .argument = "arrays",
+                                          .expected = "names as keys",
+                                          .got = std::string(nb::inst_name(key).c_str())});
+        }
+        named.emplace(nb::cast<std::string>(key), read_array(kCall, "arrays", value));
+    }
+    const DType wanted = read_dtype(dtype);
+    Device& target = read_device(device);
+    const Unlocked unlocked;
+    const llm::ModelConfig config = llm::ModelConfig::from_json(io::Json::parse(config_json, kCall), kCall);
+    const llm::ArraySource source(std::move(named));
+    return {std::make_shared<Session>(
+        llm::ModelWeights::load(target, config, source, wanted, format_of(quantize)), max_length)};
 }
 
 Array score(PyModel& self, const Tokens& tokens) {
@@ -139,9 +166,14 @@ void bind_llm(nb::module_& m) {
             nb::sig("def stats(self, /) -> dict[str, float]"));
     nb::class_<PyModel>(m, "_Model", "A language model on a device; see pygpukit.llm.")
         .def_static("load", &load, nb::arg("file"), nb::arg("config_json").none(), nb::arg("dtype"),
-                    nb::arg("device").none(), nb::arg("max_length"),
+                    nb::arg("device").none(), nb::arg("max_length"), nb::arg("quantize").none(),
                     nb::sig("def load(file: _TensorFile, config_json: str | None, dtype: DType | str | type, "
-                            "device: Device | str | None, max_length: int) -> _Model"))
+                            "device: Device | str | None, max_length: int, quantize: str | None) -> _Model"))
+        .def_static(
+            "from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("config_json"), nb::arg("dtype"),
+            nb::arg("device").none(), nb::arg("max_length"), nb::arg("quantize").none(),
+            nb::sig("def from_arrays(arrays: dict[str, Array], config_json: str, dtype: DType | str | "
+                    "type, device: Device | str | None, max_length: int, quantize: str | None) -> _Model"))
         .def_prop_ro(
             "config", [](PyModel& self) { return config_dict(self.session->model.config()); },
             nb::sig("def config(self, /) -> dict[str, int | float | bool | str]"))

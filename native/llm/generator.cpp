@@ -40,20 +40,31 @@ Generator::Generator(Model& model, std::span<const std::int32_t> prompt, const G
     host_logits_.resize(static_cast<std::size_t>(model.config().vocab_size));
     start_ = Clock::now();
     logits_ = model.prefill(prompt);
+    first_length_ = model.length();
     stats_.prompt_tokens = static_cast<std::int64_t>(prompt.size());
 }
 
-std::int32_t Generator::choose() {
-    if (options_.sampling.greedy()) return model_.greedy();
+std::int32_t Generator::choose(std::int64_t length) {
+    if (options_.sampling.greedy()) return model_.greedy_after(length);
     logits_.copy_to_host(host_logits_.data());
     const auto known = static_cast<std::size_t>(model_.config().num_tokens);
     return sampler_.sample(std::span(host_logits_).first(known),
                            static_cast<std::uint64_t>(stats_.generated_tokens));
 }
 
+// Queues steps up to the one after `length` tokens. A greedy choice needs nothing of the host.
+void Generator::run_ahead(std::int64_t length) {
+    std::int64_t wanted = std::min(length + 1, model_.max_length());
+    if (options_.max_tokens > 0) wanted = std::min(wanted, first_length_ + options_.max_tokens - 1);
+    while (model_.length() < wanted) model_.decode();
+}
+
 std::optional<std::int32_t> Generator::next() {
     if (reason_ != FinishReason::none) return std::nullopt;
-    const std::int32_t token = choose();
+    const std::int64_t length = first_length_ + stats_.generated_tokens;
+    const bool greedy = options_.sampling.greedy();
+    if (greedy) run_ahead(length);
+    const std::int32_t token = choose(length);
     const auto now = Clock::now();
     const double seconds = std::chrono::duration<double>(now - start_).count();
     if (stats_.generated_tokens == 0) {
@@ -62,23 +73,23 @@ std::optional<std::int32_t> Generator::next() {
     } else {
         stats_.decode_seconds = seconds;
     }
-    std::optional<std::int32_t> result = token;
     if (std::find(options_.stop_tokens.begin(), options_.stop_tokens.end(), token) !=
         options_.stop_tokens.end()) {
         reason_ = FinishReason::stop;
-        result.reset();
-    } else {
-        ++stats_.generated_tokens;
-        if (stats_.generated_tokens == options_.max_tokens) {
-            reason_ = FinishReason::length;
-        } else if (model_.length() == model_.max_length()) {
-            reason_ = FinishReason::context;
-        } else {
-            // The next step runs while the caller works on this token.
-            logits_ = options_.sampling.greedy() ? model_.decode() : model_.decode(token);
-        }
+        model_.truncate(length);
+        return std::nullopt;
     }
-    return result;
+    ++stats_.generated_tokens;
+    if (stats_.generated_tokens == options_.max_tokens) {
+        reason_ = FinishReason::length;
+    } else if (length == model_.max_length()) {
+        reason_ = FinishReason::context;
+    } else if (greedy) {
+        run_ahead(length + 1);  // while the caller works on this token
+    } else {
+        logits_ = model_.decode(token);
+    }
+    return token;
 }
 
 }  // namespace gpk::llm

@@ -47,19 +47,22 @@ class Generator {
     // runs, where the prompt, or the prompt and max_tokens, do not fit into it. `model` must outlive this.
     Generator(Model& model, std::span<const std::int32_t> prompt, const GenerationOptions& options);
 
-    // Waits for the next token and queues the step after it. Nothing at the end. When it has ended, the
-    // context holds the prompt and the tokens returned, but for the last one after `length`.
+    // Waits for the next token; the step after it runs already. Nothing at the end. When it has ended, the
+    // context holds the prompt and the tokens returned, but for the last one after `length`; before that it
+    // may hold a token that was not returned yet.
     std::optional<std::int32_t> next();
 
     FinishReason finish_reason() const noexcept { return reason_; }
     const GenerationStats& stats() const noexcept { return stats_; }
 
    private:
-    std::int32_t choose();
+    std::int32_t choose(std::int64_t length);
+    void run_ahead(std::int64_t length);
 
     Model& model_;
     GenerationOptions options_;
     Sampler sampler_;
+    std::int64_t first_length_ = 0;  // of the context before the first new token
     Array logits_;
     std::vector<float> host_logits_;
     FinishReason reason_ = FinishReason::none;

@@ -20,27 +20,36 @@ namespace gpk::llm {
 namespace {
 
 // Prompts are worked on in pieces of this many tokens, so that what lies between the layers stays small.
-constexpr std::int64_t kPrefillTokens = 512;
+constexpr std::int64_t kPrefillTokens = 2048;
 
-void apply(const Linear& linear, const Array& x, const Array& out) {
-    ops::linear(x, linear.weight, {.bias = linear.bias.defined() ? &linear.bias : nullptr}, &out);
+// What the activation is where it multiplies, in a product's epilogue, and alone.
+struct ActivationOps {
+    GluOp gated;
+    GemmActivation following;
+    UnaryOp alone;
+};
+constexpr ActivationOps kActivations[] = {
+    {GluOp::swiglu, GemmActivation::silu, UnaryOp::silu},
+    {GluOp::geglu, GemmActivation::gelu, UnaryOp::gelu},
+    {GluOp::geglu_tanh, GemmActivation::gelu_tanh, UnaryOp::gelu_tanh},
+};
+
+void apply(const Linear& linear, const Array& x, const Array& out,
+           const ActivationOps* activation = nullptr) {
+    const Array* bias = linear.bias.defined() ? &linear.bias : nullptr;
+    if (!linear.codes) {
+        const GemmActivation following = activation != nullptr ? activation->following : GemmActivation::none;
+        ops::linear(x, linear.weight, {.bias = bias, .activation = following}, &out, out.dtype());
+        return;
+    }
+    ops::linear(x, *linear.codes, bias, out.dtype(), &out);
+    if (activation != nullptr) ops::unary(activation->alone, out, &out);
 }
 
 // Columns [first, first + heads * d) of [tokens, ...] as [1, tokens, heads, d].
 Array heads_view(const Array& rows, std::int64_t first, std::int64_t heads, std::int64_t d) {
     return *rows.slice(1, first, 1, heads * d).reshape_view({1, rows.shape()[0], heads, d});
 }
-
-// What the activation is where it multiplies, and where it stands alone.
-struct ActivationOps {
-    GluOp gated;
-    GemmActivation alone;
-};
-constexpr ActivationOps kActivations[] = {
-    {GluOp::swiglu, GemmActivation::silu},
-    {GluOp::geglu, GemmActivation::gelu},
-    {GluOp::geglu_tanh, GemmActivation::gelu_tanh},
-};
 
 // As it is stored: transformers' embeddings are multiplied by a number of their own dtype.
 double rounded(double value, DType dtype) {
@@ -101,8 +110,14 @@ Model::Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& op
     }
     position_ = Array::empty(device(), {1}, DType::int32);
     logits_ = Array::empty(device(), {1, c.vocab_size}, DType::float32);
+    const auto places = static_cast<std::size_t>(max_length_ + 1);
+    for (auto& event : chosen_) event = std::make_shared<Event>(device());
     truncate(0);
+    log_ = PinnedPool::of(device()).allocate(places * sizeof(std::int32_t));
+    log_tokens_ = {reinterpret_cast<std::int32_t*>(log_.data), places};
 }
+
+Model::~Model() { PinnedPool::of(device()).release(log_, {chosen_.begin(), chosen_.end()}); }
 
 void Model::truncate(std::int64_t length) {
     if (length < 0 || length > length_) {
@@ -209,9 +224,7 @@ void Model::mlp(const Buffers& b, const ModelLayer& layer) {
         apply(layer.gate_up, b.normed, b.gate_up);
         ops::glu(op.gated, b.gate_up, &b.activated);
     } else {
-        const Linear& up = layer.gate_up;
-        ops::linear(b.normed, up.weight,
-                    {.bias = up.bias.defined() ? &up.bias : nullptr, .activation = op.alone}, &b.activated);
+        apply(layer.gate_up, b.normed, b.activated, &op);
     }
     apply(layer.down, b.activated, b.delta);
 }
@@ -236,7 +249,7 @@ void Model::forward(const Buffers& b, std::optional<std::int64_t> length) {
 
 // The sums of 16-bit weights, not rounded to 16 bits: near ties would all go to the lower id.
 void Model::head(const Array& normed, const Array& logits) {
-    ops::linear(normed, weights_->lm_head, {}, &logits, DType::float32);
+    apply(weights_->lm_head, normed, logits);
     if (const double cap = config().logits_soft_cap; cap > 0) {
         ops::binary(BinaryOp::divide, logits, cap, &logits);
         ops::unary(UnaryOp::tanh, logits, &logits);
@@ -246,7 +259,15 @@ void Model::head(const Array& normed, const Array& logits) {
 
 // Chooses the next token from logits_ and moves the device's position on.
 void Model::finish(std::int64_t tokens) {
-    ops::next_token(logits_.select(0, 0), config().num_tokens, tokens, decode_buffers_.ids, position_);
+    ops::next_token(logits_.select(0, 0), config().num_tokens, tokens, decode_buffers_.ids, position_,
+                    log_tokens_);
+}
+
+// To be waited for by greedy_after(). In a caller's capture nothing is known before its launch.
+void Model::mark() {
+    const auto& stream = current_stream(device());
+    if (stream->capture() == nullptr)
+        chosen_[static_cast<std::size_t>(length_ % (kAhead + 1))]->record(*stream);
 }
 
 Array Model::run_prompt(const char* call, std::span<const std::int32_t> tokens, bool all_logits) {
@@ -270,6 +291,7 @@ Array Model::run_prompt(const char* call, std::span<const std::int32_t> tokens, 
         throw;
     }
     length_ += count;
+    mark();
     return all_logits ? all : logits_.select(0, 0).readonly();
 }
 
@@ -306,6 +328,7 @@ Array Model::decode() {
         graph_->launch(stream);
     }
     ++length_;
+    mark();
     return logits_.select(0, 0).readonly();
 }
 
@@ -323,6 +346,18 @@ std::int32_t Model::greedy() const {
     std::int32_t token = 0;
     decode_buffers_.ids.copy_to_host(&token);
     return token;
+}
+
+std::int32_t Model::greedy_after(std::int64_t length) const {
+    if (length < 1 || length > length_ || length < length_ - kAhead) {
+        throw error(ErrorKind::value,
+                    {.call = "greedy_after",
+                     .argument = "length",
+                     .expected = str(std::max<std::int64_t>(length_ - kAhead, 1), " to ", length_),
+                     .got = str(length)});
+    }
+    chosen_[static_cast<std::size_t>(length % (kAhead + 1))]->synchronize();
+    return log_tokens_[static_cast<std::size_t>(length)];
 }
 
 }  // namespace gpk::llm

@@ -10,6 +10,7 @@
 // llm/generator.hpp has the loop.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 
 #include "array/array.hpp"
 #include "llm/weights.hpp"
+#include "memory/pinned.hpp"
 #include "runtime/graph.hpp"
 
 namespace gpk::llm {
@@ -33,6 +35,9 @@ inline constexpr std::int64_t kDefaultMaxLength = 8192;
 class Model {
    public:
     Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& options);
+    ~Model();
+    Model(const Model&) = delete;
+    Model& operator=(const Model&) = delete;
 
     const ModelConfig& config() const noexcept { return weights_->config; }
     const ModelWeights& weights() const noexcept { return *weights_; }
@@ -52,6 +57,10 @@ class Model {
 
     // The largest of the last logits, among the config's num_tokens; waits for it.
     std::int32_t greedy() const;
+    // The same of when the cache held `length` tokens, while later steps may still run: for the last kAhead
+    // steps and the current one.
+    std::int32_t greedy_after(std::int64_t length) const;
+    static constexpr std::int64_t kAhead = 3;
 
     // Forgets the tokens from `length` on.
     void truncate(std::int64_t length);
@@ -79,6 +88,7 @@ class Model {
     void head(const Array& normed, const Array& logits);
     void finish(std::int64_t tokens);
     void step();
+    void mark();
     Array run_prompt(const char* call, std::span<const std::int32_t> tokens, bool all_logits);
 
     std::shared_ptr<const ModelWeights> weights_;
@@ -90,6 +100,9 @@ class Model {
     Array position_;          // int32 [1]: length_, in device memory
     Array logits_;            // [1, vocab] float32
     Buffers decode_buffers_;  // of one token; its ids hold the next step's token
+    PinnedBlock log_;         // int32 [max_length + 1]: the token chosen at each length
+    std::span<std::int32_t> log_tokens_;
+    std::array<std::shared_ptr<Event>, kAhead + 1> chosen_;  // at lengths, by turns
     bool use_graph_;
     bool warm_ = false;  // every kernel of the step was launched once
     std::shared_ptr<Graph> graph_;

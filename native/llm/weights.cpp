@@ -5,8 +5,6 @@
 #include <string>
 
 #include "base/error.hpp"
-#include "io/dequantize.hpp"
-#include "io/load.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/model_checks.hpp"
 
@@ -26,16 +24,17 @@ struct Part {
 
 class Loader {
    public:
-    Loader(Device& device, const ModelConfig& config, const io::TensorFile& file, DType dtype)
+    Loader(Device& device, const ModelConfig& config, const WeightSource& source, DType dtype,
+           std::optional<QuantFormat> quantize)
         : device_(device),
           config_(config),
-          file_(file),
+          source_(source),
           dtype_(dtype),
-          gguf_(file.find("token_embd.weight") != nullptr),
+          quantize_(quantize),
+          gguf_(source.contains("token_embd.weight")),
           names_(gguf_ ? gguf_names(*config.architecture) : *config.architecture->names) {
         const std::string_view prefix = names_.optional_prefix;
-        if (!prefix.empty() && file.find(str(prefix, names_.embedding, ".weight")) != nullptr)
-            prefix_ = prefix;
+        if (!prefix.empty() && source.contains(str(prefix, names_.embedding, ".weight"))) prefix_ = prefix;
     }
 
     std::shared_ptr<const ModelWeights> load() {
@@ -52,12 +51,12 @@ class Loader {
         weights->final_norm = norm(prefix_ + names_.final_norm, c.hidden_size);
         const std::string lm_head = std::string(names_.lm_head) + ".weight";
         if (c.tie_word_embeddings) {
-            weights->lm_head = weights->embedding;
+            weights->lm_head.weight = weights->embedding;
             used_.insert(lm_head);
         } else {
-            weights->lm_head = tensor(lm_head, {c.vocab_size, c.hidden_size});
+            set_matrix(weights->lm_head, tensor(lm_head, {c.vocab_size, c.hidden_size}), head_format());
         }
-        if (gguf_ && file_.find(kRopeDivisors) != nullptr) weights->rope_divisors = divisors();
+        if (gguf_ && source_.contains(kRopeDivisors)) weights->rope_divisors = divisors();
         weights->parameters = parameters_;
         refuse_unexpected();
         return weights;
@@ -115,8 +114,23 @@ class Loader {
     }
 
     Linear linear(const std::vector<Part>& parts, std::int64_t columns, bool bias) {
-        return {.weight = fused(parts, ".weight", columns),
-                .bias = bias ? fused(parts, ".bias", 0) : Array()};
+        Linear linear;
+        set_matrix(linear, fused(parts, ".weight", columns), quantize_);
+        if (bias) linear.bias = fused(parts, ".bias", 0);
+        return linear;
+    }
+
+    static void set_matrix(Linear& linear, const Array& matrix, std::optional<QuantFormat> format) {
+        if (format) {
+            linear.codes = ops::quantize(matrix, *format);
+        } else {
+            linear.weight = matrix;
+        }
+    }
+
+    std::optional<QuantFormat> head_format() const {
+        const bool narrow = quantize_ == QuantFormat::int4 || quantize_ == QuantFormat::nvfp4;
+        return narrow ? QuantFormat::int8 : quantize_;
     }
 
     // The parts' rows one after another; `columns` of 0 gives a vector.
@@ -135,12 +149,12 @@ class Loader {
         const Array whole = Array::empty(device_, columns > 0 ? Dims{rows, columns} : Dims{rows}, dtype_);
         std::int64_t first = 0;
         for (const Part& part : parts) {
-            const io::TensorView& stored = find(part.name + suffix, stored_shape(part.rows));
+            const std::string name = part.name + suffix;
             const Array here = whole.slice(0, first, 1, part.rows);
             if (turned) {
-                ops::assign(here, io::load_tensor(device_, stored, dtype_).transpose({1, 0}));
+                ops::assign(here, tensor(name, stored_shape(part.rows)).transpose({1, 0}));
             } else {
-                io::load_into(here, stored, original_rows(part));
+                source_.load_into(here, name, original_rows(part));
             }
             first += part.rows;
         }
@@ -159,28 +173,34 @@ class Loader {
         return rows;
     }
 
-    Array tensor(const std::string& name, const Dims& shape) {
-        return io::load_tensor(device_, find(name, shape), dtype_);
+    Array tensor(const std::string& name, const Dims& shape) { return tensor(name, shape, dtype_); }
+
+    Array tensor(const std::string& name, const Dims& shape, DType dtype) {
+        find(name, shape);
+        const Array array = Array::empty(device_, shape, dtype);
+        source_.load_into(array, name, {});
+        return array.readonly();
     }
 
-    const io::TensorView& find(const std::string& name, const Dims& shape) {
-        const io::TensorView& stored = file_.tensor(name);
-        if (stored.shape != shape) {
-            throw error(ErrorKind::file, {.call = str(file_.path(), ": tensor '", name, "'"),
+    // Checks that it is there, and what it is.
+    void find(const std::string& name, const Dims& shape) {
+        const Dims stored = source_.shape(name);
+        if (stored != shape) {
+            throw error(ErrorKind::file, {.call = str(source_.what(), ": tensor '", name, "'"),
                                           .expected = "shape " + to_string(shape),
-                                          .got = to_string(stored.shape)});
+                                          .got = to_string(stored)});
         }
-        io::check_convertible(stored, dtype_);
-        if (used_.insert(name).second) parameters_ += stored.size();
-        return stored;
+        source_.check_convertible(name, dtype_);
+        if (used_.insert(name).second) parameters_ += element_count(shape);
     }
 
     std::vector<float> divisors() {
         if (config_.ropes.empty()) return {};  // then it is one tensor too many
-        std::vector<float> values = io::read_float32(find(kRopeDivisors, {config_.ropes[0].d / 2}));
+        std::vector<float> values(static_cast<std::size_t>(config_.ropes[0].d / 2));
+        tensor(kRopeDivisors, {config_.ropes[0].d / 2}, DType::float32).copy_to_host(values.data());
         for (const float each : values) {
             if (!(each > 0)) {
-                throw error(ErrorKind::file, {.call = str(file_.path(), ": tensor '", kRopeDivisors, "'"),
+                throw error(ErrorKind::file, {.call = str(source_.what(), ": tensor '", kRopeDivisors, "'"),
                                               .expected = "numbers > 0",
                                               .got = str(each)});
             }
@@ -190,14 +210,14 @@ class Loader {
 
     // A tensor that the config knows nothing of (a bias, a further layer) would be left out silently.
     void refuse_unexpected() const {
-        for (const io::TensorView& stored : file_.tensors()) {
-            const auto derived = [&](std::string_view end) { return stored.name.ends_with(end); };
-            if (used_.contains(stored.name) ||
+        for (const std::string& name : source_.names()) {
+            const auto derived = [&](std::string_view end) { return name.ends_with(end); };
+            if (used_.contains(name) ||
                 std::any_of(std::begin(names_.ignored), std::end(names_.ignored), derived)) {
                 continue;
             }
             throw error(ErrorKind::file,
-                        {.call = str(file_.path(), ": tensor ", io::json_quoted(stored.name)),
+                        {.call = str(source_.what(), ": tensor ", io::json_quoted(name)),
                          .expected = "only the tensors that the model's configuration asks for",
                          .got = "one more"});
         }
@@ -205,8 +225,9 @@ class Loader {
 
     Device& device_;
     const ModelConfig& config_;
-    const io::TensorFile& file_;
+    const WeightSource& source_;
     DType dtype_;
+    std::optional<QuantFormat> quantize_;
     bool gguf_;
     const TensorNames& names_;
     std::string prefix_;
@@ -217,10 +238,11 @@ class Loader {
 }  // namespace
 
 std::shared_ptr<const ModelWeights> ModelWeights::load(Device& device, const ModelConfig& config,
-                                                       const io::TensorFile& file, DType dtype) {
+                                                       const WeightSource& source, DType dtype,
+                                                       std::optional<QuantFormat> quantize) {
     ops::require_model_float("load", "dtype", dtype);
-    config.validate(file.path());
-    return Loader(device, config, file, dtype).load();
+    config.validate(source.what());
+    return Loader(device, config, source, dtype, quantize).load();
 }
 
 }  // namespace gpk::llm

@@ -3,17 +3,21 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "array/array.hpp"
-#include "io/tensor_view.hpp"
 #include "llm/architectures.hpp"
+#include "llm/source.hpp"
+#include "ops/quantize.hpp"
 
 namespace gpk::llm {
 
-// A matrix [out, in] with its bias [out], which is not defined where the model has none.
+// A matrix [out, in], or, where it was quantised, its codes; with its bias [out], which is not defined where
+// the model has none.
 struct Linear {
     Array weight;
+    std::optional<ops::QuantizedWeight> codes;
     Array bias;
 };
 
@@ -43,16 +47,20 @@ struct ModelWeights {
     Array positions;  // [max_positions, hidden], where they are learned
     std::vector<ModelLayer> layers;
     Norm final_norm;
-    Array lm_head;                     // [vocab, hidden]; the embedding where they are tied
+    Linear lm_head;                    // [vocab, hidden]; the embedding where they are tied
     std::vector<float> rope_divisors;  // of the frequencies, or none (GGUF's rope_freqs)
     double norm_offset = 0;            // added to the norms' weights
     std::int64_t parameters = 0;       // as stored: tied ones count once
 
-    // `file` holds tensors by Hugging Face's names or by llama.cpp's; what stands there in another order or
+    // `source` holds tensors by Hugging Face's names or by llama.cpp's; what stands there in another order or
     // transposed is put right. Each shape is checked against `config`. Throws Error (file), naming the
     // tensor, for one that is missing, misshapen or unexpected. `dtype`: float32, float16 or bfloat16.
+    // `quantize`: the format of the layers' matrices, and of the head where it is not the embedding; a head
+    // takes int8 where they take 4 bits, for it decides between neighbours. Norms, biases and the embedding
+    // stay as they are.
     static std::shared_ptr<const ModelWeights> load(Device& device, const ModelConfig& config,
-                                                    const io::TensorFile& file, DType dtype);
+                                                    const WeightSource& source, DType dtype,
+                                                    std::optional<QuantFormat> quantize = std::nullopt);
 };
 
 }  // namespace gpk::llm

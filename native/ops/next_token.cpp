@@ -8,7 +8,7 @@
 namespace gpk::ops {
 
 void next_token(const Array& logits, std::int64_t count, std::int64_t advance, const Array& token,
-                const Array& position) {
+                const Array& position, std::span<std::int32_t> log) {
     constexpr const char* kCall = "next_token";
     if (logits.rank() != 1 || count < 1 || count > logits.shape()[0] || count > INT32_MAX ||
         !logits.is_contiguous() || !aligned16(logits)) {
@@ -28,6 +28,8 @@ void next_token(const Array& logits, std::int64_t count, std::int64_t advance, c
         .logits = logits.as<const float>(),
         .token = token.as<std::int32_t>(),
         .position = position.as<std::int32_t>(),
+        .log = log.data(),
+        .log_size = static_cast<std::int64_t>(log.size()),
         .count = static_cast<std::int32_t>(count),
         .advance = static_cast<std::int32_t>(advance),
     };

@@ -47,8 +47,9 @@ Array dequantize(const QuantizedWeight& weight, DType dtype, std::int64_t first,
 
 // x @ weight.T + bias: x (..., k) of float32, float16 or bfloat16, bias (n,). The result has x's dtype, or
 // float32 where asked for. Up to 16 rows of a 16-bit x multiply by codes that become numbers in registers;
-// others by parts of the dequantised weight, which is rounded to x's dtype.
+// others by parts of the dequantised weight, which is rounded to x's dtype. `out`, where given, is
+// contiguous.
 Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias = nullptr,
-             std::optional<DType> dtype = std::nullopt);
+             std::optional<DType> dtype = std::nullopt, const Array* out = nullptr);
 
 }  // namespace gpk::ops

@@ -101,9 +101,10 @@ void multiply_parts(const Array& x, const QuantizedWeight& weight, const Array& 
 
 }  // namespace
 
-Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, std::optional<DType> dtype) {
+Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, std::optional<DType> dtype,
+             const Array* to) {
     require_model_float(kCall, "x", x.dtype());
-    Device& device = common_device(kCall, {&x, &weight.data, bias});
+    Device& device = common_device(kCall, {&x, &weight.data, bias, to});
     if (x.rank() == 0 || x.shape().back() != weight.k) {
         throw error(ErrorKind::value, {.call = kCall,
                                        .argument = "x",
@@ -125,15 +126,17 @@ Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, s
     Dims shape(std::span(x.shape().begin(), static_cast<std::size_t>(x.rank() - 1)));
     const std::int64_t m = element_count(shape);
     shape.push_back(weight.n);
-    const Array out = Array::empty(device, {m, weight.n}, dtype.value_or(x.dtype()));
+    const Array result = prepare_output(kCall, device, shape, dtype.value_or(x.dtype()), to);
+    require_contiguous(kCall, "out", result);
+    require_no_overlap(kCall, result, {&x});
+    const Array out = *result.reshape_view({m, weight.n});
     const Array rows = *contiguous(x).reshape_view({m, weight.k});
-    if (m == 0) return *out.reshape_view(shape);
+    if (m == 0) return result;
     if (m <= kMaxGemvMmaRows && is_half(x.dtype())) {
         multiply_codes(rows, weight, out);
     } else {
         multiply_parts(rows, weight, out);
     }
-    const Array result = *out.reshape_view(shape);
     if (bias == nullptr) return result;
     return binary(BinaryOp::add, result, astype(*bias, result.dtype()), &result);
 }

@@ -22,7 +22,8 @@ std::vector<std::int32_t> some_tokens(std::size_t count, std::int64_t vocab, std
 
 std::shared_ptr<const ModelWeights> load(const ModelConfig& config, const NamedTensors& tensors,
                                          DType dtype = DType::float32) {
-    return ModelWeights::load(test_device(), config, MemoryFile(tensors), dtype);
+    const MemoryFile file(tensors);
+    return ModelWeights::load(test_device(), config, llm::FileSource(file), dtype);
 }
 
 // Relative to the norm of the reference.
@@ -183,7 +184,7 @@ TEST(Model, TiedModelsIgnoreAStoredHead) {
     NamedTensors tensors = random_tensors(config, 1);  // with a head
     config.tie_word_embeddings = true;
     const auto weights = load(config, tensors);
-    EXPECT_EQ(weights->lm_head.data(), weights->embedding.data());
+    EXPECT_EQ(weights->lm_head.weight.data(), weights->embedding.data());
     EXPECT_FALSE(weights->embedding.writable());
     tensors.erase("lm_head.weight");
     EXPECT_EQ(load(config, tensors)->parameters, weights->parameters);

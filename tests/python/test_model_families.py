@@ -76,3 +76,46 @@ def test_a_config_says_what_it_is(named):
     assert model.config["num_layers"] == 3
     weights = gp.io.safetensors(DATA / "models" / name)
     assert model.num_parameters == sum(int(np.prod(weights.info(each).shape)) for each in weights)
+
+
+def dequantized(folder, format, head_format):
+    """The checkpoint's arrays, its matrices as their codes say them."""
+    file = gp.io.safetensors(folder)
+    arrays = {}
+    for name in file:
+        array = arrays[name] = file[name].astype("float32")
+        of_layer = name.startswith("model.layers.") and array.ndim == 2
+        if of_layer or name == "lm_head.weight":
+            arrays[name] = gp.nn.quantize(array, format if of_layer else head_format).dequantize()
+    return json.loads((folder / "config.json").read_text()), arrays
+
+
+@pytest.mark.parametrize(("format", "head"), [("int8", "int8"), ("int4", "int8"), ("fp8", "fp8")])
+def test_quantized_models_are_those_of_their_codes(format, head):
+    folder = DATA / "models" / "qwen3"
+    prompt = reference("qwen3")["prompt_2"]
+    exact = gp.llm.from_arrays(*dequantized(folder, format, head), dtype="float32")
+    model = gp.llm.load(folder, dtype="float32", quantize=format)
+    logits = model.score(prompt).to_numpy()
+    assert relative_norm(logits, exact.score(prompt).to_numpy()) <= 1e-5
+    new = list(model.stream_tokens(prompt, max_tokens=20, stop_tokens=[]))
+    assert new == list(exact.stream_tokens(prompt, max_tokens=20, stop_tokens=[]))
+    assert (
+        relative_norm(logits, reference("qwen3")["logits_2"])
+        <= {"int8": 0.05, "fp8": 0.2, "int4": 0.9}[format]
+    )
+
+
+def test_from_arrays_is_the_model_of_the_file():
+    folder = DATA / "models" / "gpt2"
+    file = gp.io.safetensors(folder)
+    config = json.loads((folder / "config.json").read_text())
+    model = gp.llm.from_arrays(config, {name: file[name] for name in file}, dtype="float32")
+    prompt = reference("gpt2")["prompt_1"]
+    assert np.array_equal(model.score(prompt).to_numpy(), load("gpt2", "float32").score(prompt).to_numpy())
+    with pytest.raises(gp.FileFormatError, match="transformer.wte.weight|wte.weight"):
+        gp.llm.from_arrays(config, {}, dtype="float32")
+    with pytest.raises(gp.InvalidTypeError, match="arrays"):
+        gp.llm.from_arrays(config, {"wte.weight": [1.0]})
+    with pytest.raises(gp.InvalidValueError, match="int8"):
+        gp.llm.load(folder, quantize="int7")

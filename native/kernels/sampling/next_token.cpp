@@ -18,7 +18,8 @@ void next_token_host(const NextTokenParams& p) {
         if (std::isnan(p.logits[i]) || p.logits[i] > p.logits[best]) best = i;
     }
     *p.token = best;
-    *p.position += p.advance;
+    const std::int32_t position = *p.position += p.advance;
+    if (position >= 0 && position < p.log_size) p.log[position] = best;
 }
 
 const Kernel kKernel(KernelDef{.name = "next_token",

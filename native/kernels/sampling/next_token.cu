@@ -52,7 +52,8 @@ extern "C" __global__ void next_token(const __grid_constant__ NextTokenParams p)
     best = warp_best(best);
     if (threadIdx.x == 0) {
         *p.token = best.id;
-        *p.position += p.advance;
+        const std::int32_t position = *p.position += p.advance;
+        if (position >= 0 && position < p.log_size) p.log[position] = best.id;
     }
 }
 

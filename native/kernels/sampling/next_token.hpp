@@ -1,5 +1,6 @@
 // next_token: the id of the largest logit (the lowest id among equals; a NaN counts as the largest) and
-// the step of the position, so that the following step of a model needs nothing from the host.
+// the step of the position, so that the following step of a model needs nothing from the host. The host reads
+// which token it was from a log, while later steps run already.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,8 @@ struct NextTokenParams {
     const float* logits;     // [count]
     std::int32_t* token;     // [1], written
     std::int32_t* position;  // [1], advanced
+    std::int32_t* log;       // [log_size] in pinned host memory: the token, at the new position; or null
+    std::int64_t log_size;
     std::int32_t count;
     std::int32_t advance;  // tokens that this step put into the cache
 };

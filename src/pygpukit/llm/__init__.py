@@ -8,4 +8,5 @@ for piece in model.stream_chat([{"role": "user", "content": "Hello!"}]):
 
 from .model import LanguageModel as LanguageModel
 from .model import TextStream as TextStream
+from .model import from_arrays as from_arrays
 from .model import load as load

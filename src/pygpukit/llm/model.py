@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 import secrets
@@ -24,6 +25,7 @@ def load(
     dtype: DType | str | type | None = None,
     device: Device | str | None = None,
     max_length: int | None = None,
+    quantize: str | None = None,
 ) -> LanguageModel:
     """Loads a language model: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3 (text) or GPT-2, by its config.json.
 
@@ -31,33 +33,70 @@ def load(
         model that `pygpukit pull` fetched.
     dtype: of the weights: float32, float16 or bfloat16. Default: bfloat16 on a GPU, float32 elsewhere.
     max_length: tokens that the context holds. Default: as trained, at most 8192.
+    quantize: "int8", "int4", "fp8" or "nvfp4": the layers' matrices in fewer bits (see gp.nn.quantize), and
+        the head where it is not the embedding (int8 where they take 4 bits). Default: all as `dtype` says.
 
     Raises FileFormatError for files that are not what they should be, UnsupportedError for other models.
     """
-    target = _native.device(device)
-    wanted = dtype if dtype is not None else "bfloat16" if target.is_cuda else "float32"
     found = pull.find_model(path) if isinstance(path, str) else None
     source = Path(path) if found is None else found
-    if max_length is not None and max_length < 1:
-        raise InvalidValueError(f"load: argument 'max_length': expected at least 1, got {max_length}")
+    where = _where("load", dtype, device, max_length, quantize)
     if source.is_dir():
-        return _load_folder(source, wanted, target, max_length or 0)
+        return _load_folder(source, where)
     if source.is_file():
-        return _load_gguf(source, wanted, target, max_length or 0)
+        return _load_gguf(source, where)
     raise InvalidValueError(
         f"load: argument 'path': expected a .gguf file, a model's folder or one of {', '.join(pull.MODELS)}, "
         f"got '{source}', which is not there"
     )
 
 
-def _load_folder(folder: Path, dtype: DType | str | type, device: Device, max_length: int) -> LanguageModel:
+def from_arrays(
+    config: Mapping[str, Any],
+    arrays: Mapping[str, Array],
+    dtype: DType | str | type | None = None,
+    device: Device | str | None = None,
+    max_length: int | None = None,
+    quantize: str | None = None,
+) -> LanguageModel:
+    """A model of weights that are there already, for prompts of token ids: it has no tokenizer.
+
+    config: what a config.json of the family would hold.
+    arrays: by the names of a Hugging Face checkpoint. They are copied into the model's own layout.
+    dtype, device, max_length, quantize: as in load.
+
+    Raises FileFormatError for a config that makes no model, and for arrays that do not fit it.
+    """
+    where = _where("from_arrays", dtype, device, max_length, quantize)
+    native = _native._Model.from_arrays(dict(arrays), json.dumps(dict(config)), *where)
+    return LanguageModel(native, None, _ids(config.get("eos_token_id")), "from_arrays")
+
+
+_Where = tuple["DType | str | type", Device, int, "str | None"]
+
+
+def _where(
+    call: str,
+    dtype: DType | str | type | None,
+    device: Device | str | None,
+    max_length: int | None,
+    quantize: str | None,
+) -> _Where:
+    """The arguments that loading ends with, the defaults in their places."""
+    target = _native.device(device)
+    if max_length is not None and max_length < 1:
+        raise InvalidValueError(f"{call}: argument 'max_length': expected at least 1, got {max_length}")
+    return dtype or ("bfloat16" if target.is_cuda else "float32"), target, max_length or 0, quantize
+
+
+def _load_folder(folder: Path, where: _Where) -> LanguageModel:
     config_path = folder / "config.json"
     if not config_path.is_file():
         raise FileFormatError(f"{folder}: expected a config.json, got none")
     config = tokenizers.read_json(config_path)
     generation = tokenizers.read_json(folder / "generation_config.json")
     file = io.safetensors(folder)
-    native = _native._Model.load(file._native, tokenizers.read_text(config_path), dtype, device, max_length)
+    native = _native._Model.load(file._native, tokenizers.read_text(config_path), *where)
     has_tokenizer = (folder / "tokenizer.json").is_file()
     stops = [*_ids(config.get("eos_token_id")), *_ids(generation.get("eos_token_id"))]
     return LanguageModel(
@@ -65,9 +104,9 @@ def _load_folder(folder: Path, dtype: DType | str | type, device: Device, max_le
     )
 
 
-def _load_gguf(path: Path, dtype: DType | str | type, device: Device, max_length: int) -> LanguageModel:
+def _load_gguf(path: Path, where: _Where) -> LanguageModel:
     file = io.gguf(path)
-    native = _native._Model.load(file._native, None, dtype, device, max_length)
+    native = _native._Model.load(file._native, None, *where)
     has_tokenizer = "tokenizer.ggml.model" in file.metadata
     tokenizer = tokenizers.from_gguf(file.metadata, str(path)) if has_tokenizer else None
     return LanguageModel(native, tokenizer, [], str(path))

@@ -1,0 +1,66 @@
+// Where a model's tensors come from: a file, or arrays on a device.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "array/array.hpp"
+#include "io/tensor_view.hpp"
+
+namespace gpk::llm {
+
+class WeightSource {
+   public:
+    virtual ~WeightSource() = default;
+
+    const std::string& what() const noexcept { return what_; }  // begins messages
+    virtual std::vector<std::string> names() const = 0;
+    virtual bool contains(const std::string& name) const = 0;
+    virtual Dims shape(const std::string& name) const = 0;  // throws Error (file) where there is none
+    // Throws Error (type) for a tensor that is not of numbers that `dtype` can stand for.
+    virtual void check_convertible(const std::string& name, DType dtype) const = 0;
+    // `to` has the tensor's shape and no gaps. Row i of it becomes the tensor's row rows[i], where given.
+    virtual void load_into(const Array& to, const std::string& name,
+                           std::span<const std::int64_t> rows) const = 0;
+
+   protected:
+    explicit WeightSource(std::string what) : what_(std::move(what)) {}
+
+   private:
+    std::string what_;
+};
+
+// `file` must outlive this.
+class FileSource : public WeightSource {
+   public:
+    explicit FileSource(const io::TensorFile& file) : WeightSource(file.path()), file_(file) {}
+    std::vector<std::string> names() const override { return file_.names(); }
+    bool contains(const std::string& name) const override { return file_.find(name) != nullptr; }
+    Dims shape(const std::string& name) const override { return file_.tensor(name).shape; }
+    void check_convertible(const std::string& name, DType dtype) const override;
+    void load_into(const Array& to, const std::string& name,
+                   std::span<const std::int64_t> rows) const override;
+
+   private:
+    const io::TensorFile& file_;
+};
+
+class ArraySource : public WeightSource {
+   public:
+    explicit ArraySource(std::map<std::string, Array> arrays)
+        : WeightSource("arrays"), arrays_(std::move(arrays)) {}
+    std::vector<std::string> names() const override;
+    bool contains(const std::string& name) const override { return arrays_.contains(name); }
+    Dims shape(const std::string& name) const override { return at(name).shape(); }
+    void check_convertible(const std::string& name, DType dtype) const override;
+    void load_into(const Array& to, const std::string& name,
+                   std::span<const std::int64_t> rows) const override;
+
+   private:
+    const Array& at(const std::string& name) const;
+    std::map<std::string, Array> arrays_;
+};
+
+}  // namespace gpk::llm

@@ -1,0 +1,69 @@
+"""Language models of real shapes with random weights: what decoding costs does not depend on them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pygpukit as gp
+from pygpukit.llm import LanguageModel, from_arrays
+
+from .draws import Draw
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "TinyLlama-1.1B": {
+        "model_type": "llama",
+        "vocab_size": 32000,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 4096,
+    },
+    "Qwen2.5-7B": {
+        "model_type": "qwen2",
+        "vocab_size": 152064,
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 4096,
+        "rope_theta": 1e6,
+    },
+}
+
+
+def make(
+    name: str, dtype: str = "bfloat16", max_length: int | None = None, quantize: str | None = None
+) -> LanguageModel:
+    """A model of that shape, the same in every run."""
+    config = CONFIGS[name]
+    draw = Draw(seed=1)
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    d = hidden // config["num_attention_heads"]
+    kv, wide = d * config["num_key_value_heads"], config["intermediate_size"]
+    biased = config["model_type"] == "qwen2"
+    arrays: dict[str, gp.Array] = {}
+
+    def matrix(key: str, rows: int, columns: int, bias: bool = False) -> None:
+        arrays[f"{key}.weight"] = draw.normal(rows, columns, dtype=dtype, scale=1 / math.sqrt(columns))
+        if bias:
+            arrays[f"{key}.bias"] = draw.normal(rows, dtype=dtype, scale=0.1)
+
+    matrix("model.embed_tokens", config["vocab_size"], hidden)
+    for i in range(layers):
+        layer = f"model.layers.{i}"
+        matrix(f"{layer}.self_attn.q_proj", hidden, hidden, biased)
+        matrix(f"{layer}.self_attn.k_proj", kv, hidden, biased)
+        matrix(f"{layer}.self_attn.v_proj", kv, hidden, biased)
+        matrix(f"{layer}.self_attn.o_proj", hidden, hidden)
+        matrix(f"{layer}.mlp.gate_proj", wide, hidden)
+        matrix(f"{layer}.mlp.up_proj", wide, hidden)
+        matrix(f"{layer}.mlp.down_proj", hidden, wide)
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            arrays[f"{layer}.{norm}.weight"] = gp.ones(hidden, dtype)
+    arrays["model.norm.weight"] = gp.ones(hidden, dtype)
+    matrix("lm_head", config["vocab_size"], hidden)
+    return from_arrays(config, arrays, dtype, max_length=max_length, quantize=quantize)
