@@ -24,6 +24,18 @@ export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 step() { printf '\n== %s (%ds)\n' "$*" "$SECONDS"; }
 has() { command -v "$1" >/dev/null; }
 
+# GoogleTest on all cores, each process with its share of the tests; a GPU has one at a time.
+gtest() {
+  local count=1 failed=0 shares=() i
+  [ "$PYGPUKIT_TEST_DEVICE" != cpu ] || count=$(nproc)
+  for ((i = 0; i < count; ++i)); do
+    GTEST_TOTAL_SHARDS=$count GTEST_SHARD_INDEX=$i "$@" --gtest_brief=1 &
+    shares+=($!)
+  done
+  for i in "${shares[@]}"; do wait "$i" || failed=1; done
+  return $failed
+}
+
 # -- What the tests need -------------------------------------------------------------------------
 
 # A clang new enough for the code's C++20, and with its sanitizer libraries.
@@ -107,7 +119,7 @@ step "build the C++ tests"
 cmake --build build/tests --target pygpukit_tests pygpukit_benchmarks -- --quiet | sed "/no work to do/d"
 
 step "GoogleTest"
-build/tests/pygpukit_tests --gtest_brief=1
+gtest build/tests/pygpukit_tests
 step "pytest"
 python -m pytest
 
@@ -129,7 +141,7 @@ cmake -S . -B build/sanitize -G Ninja -DCMAKE_CXX_COMPILER="$(usable_clang)" -DC
   -DCMAKE_CXX_FLAGS_DEBUG=-O1 -DPYGPUKIT_CUDA=OFF -DPYGPUKIT_SANITIZE=address,undefined \
   -DPYGPUKIT_BUILD_TESTS=ON -DPYGPUKIT_BUILD_FUZZERS=ON >/dev/null
 cmake --build build/sanitize --target pygpukit_tests pygpukit_fuzzers -- --quiet
-PYGPUKIT_TEST_DEVICE=cpu build/sanitize/pygpukit_tests --gtest_brief=1
+PYGPUKIT_TEST_DEVICE=cpu gtest build/sanitize/pygpukit_tests
 
 # What several threads share, under ThreadSanitizer: the names are those of the suites.
 step "thread sanitizer"
@@ -138,7 +150,8 @@ cmake -S . -B build/tsan -G Ninja -DCMAKE_CXX_COMPILER="$(usable_clang)" -DCMAKE
 cmake --build build/tsan --target pygpukit_tests -- --quiet
 shared='*Thread*:*Stream*:*Launcher*:*Trace*:*Tenant*:*Pool*:*Evict*:*Transfer*:*Pinned*:*Schedul*:*Admission*:*Partition*'
 shared="$shared:*Pacing*:*Dispatch*:*Ledger*:*Metrics*:*Observe*:*Meter*"
-TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp PYGPUKIT_TEST_DEVICE=cpu build/tsan/pygpukit_tests --gtest_brief=1 --gtest_filter="$shared"
+TSAN_OPTIONS=suppressions=$PWD/tests/tsan.supp PYGPUKIT_TEST_DEVICE=cpu \
+  gtest build/tsan/pygpukit_tests --gtest_filter="$shared"
 
 for fuzzer in build/sanitize/fuzz/*_fuzz; do
   [ -x "$fuzzer" ] || continue
