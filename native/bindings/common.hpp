@@ -42,6 +42,7 @@ void bind_partition(nb::module_& m);
 void bind_pacing(nb::module_& m);
 void bind_sampling(nb::module_& m);
 void bind_quantize(nb::module_& m);
+void bind_experts(nb::module_& m);
 void bind_rope(nb::module_& m);
 void bind_lstm(nb::module_& m);
 void bind_conv1d(nb::module_& m);

@@ -26,6 +26,7 @@ NB_MODULE(_native, m) {
     bind_pacing(m);
     bind_sampling(m);
     bind_quantize(m);
+    bind_experts(m);
     bind_rope(m);
     bind_lstm(m);
     bind_conv1d(m);

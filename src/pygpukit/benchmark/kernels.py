@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 import pygpukit as gp
 
-from . import attention, memory_bound, products
+from . import attention, experts, memory_bound, products
 from ._measure import Row
 from .cases import Bench, Case, Goal, Judge, geometric_mean_row, measure_cases
 from .limits import Limits
 from .peers import find_peers
 
 GROUPS = {
-    "gemm": "products of square matrices, and of those of three models",
+    "gemm": "products of square matrices, of those of three models, and of mixtures of experts",
     "gemv": "products of one token with a model's weights",
     "attention": "attention of prompts, and of a decoded token over a cache",
     "memory": "copies, reductions, normalisation, gathers, sampling",
@@ -61,6 +61,7 @@ class Suite:
         if group == "gemm":
             yield from products.square(self._sizes, self._dtypes)
             yield from products.of_models(self._quick, self._on_gpu)
+            yield from experts.cases(self._large)
         elif group == "gemv":
             yield from products.decode(self._quick, self._on_gpu)
         elif group == "attention":

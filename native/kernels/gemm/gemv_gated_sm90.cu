@@ -1,0 +1,48 @@
+#include "kernels/gemm/gemv_gated.hpp"
+
+#include "kernels/gemm/gate.cuh"
+#include "kernels/gemm/gemv_bulk.cuh"
+
+namespace gpk::kernels {
+
+namespace {
+
+template <class T>
+struct GatedSource : PlainSource<T> {
+    __device__ __forceinline__ void load(std::uint32_t stage, std::uint32_t tile, std::uint32_t first_step,
+                                         std::uint32_t, Barrier& barrier) const {
+        barrier_expect(barrier, PlainSource<T>::kStageBytes);
+        tma_load(__cvta_shared_to_generic(stage), this->weights, barrier, CachePolicy::evict_first, 0,
+                 first_step / 2, 0, 0, tile);
+    }
+};
+
+// Half a warp has the sums of 8 gates, then of their ups.
+template <class T>
+__device__ __forceinline__ void store_gated(const GemvGatedParams& params, std::uint32_t row,
+                                            std::uint32_t column, float sum) {
+    const GemmProblem& p = params.problem;
+    const float up = __shfl_xor_sync(0xffffu << (threadIdx.x & 16), sum, 8);
+    if (column % 16 >= 8) return;
+    static_cast<T*>(p.c)[row * p.c_row + column / 16 * 8 + column % 8] =
+        convert<T>(gated<T>(params.glu, sum, up));
+}
+
+}  // namespace
+
+#define GPK_X(T, type, tiles)                                                                           \
+    extern "C" __global__ void __launch_bounds__(kBulkThreads, 1)                                       \
+        gemv_gated_##type##_tiles##tiles(const __grid_constant__ GemvGatedParams params) {              \
+        const GemmProblem& p = params.problem;                                                          \
+        const auto k = static_cast<std::uint32_t>(p.k);                                                 \
+        gemv_bulk<GatedSource<T>, T, tiles>({{params.weights, k}}, static_cast<const T*>(p.a), p.a_row, \
+                                            static_cast<std::uint32_t>(p.m),                            \
+                                            static_cast<std::uint32_t>(2 * p.n), k,                     \
+                                            [&](std::uint32_t row, std::uint32_t column, float sum) {   \
+                                                store_gated<T>(params, row, column, sum);               \
+                                            });                                                         \
+    }
+GPK_GEMV_GATED(GPK_X)
+#undef GPK_X
+
+}  // namespace gpk::kernels
