@@ -1,12 +1,13 @@
 // Language models: configured and streamed from Python (pygpukit/llm), computed here.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <mutex>
 
 #include "bindings/io.hpp"
-#include "llm/generator.hpp"
+#include "llm/batch.hpp"
 
 namespace gpk::python {
 
@@ -58,6 +59,26 @@ class PyGeneration {
     std::shared_ptr<Session> session_;
     std::uint64_t text_ = 0;
     std::unique_ptr<llm::Generator> generator_;
+};
+
+// A batch with slots of its own; the weights are the model's.
+class PyBatch {
+   public:
+    PyBatch(std::shared_ptr<const llm::ModelWeights> weights, std::int64_t max_length, std::int64_t slots)
+        : model_(std::move(weights), {.max_length = max_length, .slots = slots}), batch_(model_) {}
+
+    // Calls `work` with the batch while no other thread has it.
+    template <class Work>
+    auto locked(Work&& work) {
+        const std::lock_guard lock(mutex_);
+        return work(batch_);
+    }
+    std::int64_t slots() const { return model_.slots(); }
+
+   private:
+    std::mutex mutex_;
+    llm::Model model_;
+    llm::Batch batch_;
 };
 
 constexpr const char* kFinishReasons[] = {"none", "stop", "length", "context"};
@@ -164,6 +185,46 @@ void bind_llm(nb::module_& m) {
                 return out;
             },
             nb::sig("def stats(self, /) -> dict[str, float]"));
+    nb::class_<PyBatch>(m, "_Batch", "Several texts of a model at once; see pygpukit.llm.")
+        .def(
+            "add",
+            [](PyBatch& self, const Tokens& prompt, std::int64_t max_tokens, const Tokens& stop_tokens) {
+                const Unlocked unlocked;
+                return self.locked([&](llm::Batch& batch) {
+                    return batch.add(prompt, {.max_tokens = max_tokens, .stop_tokens = stop_tokens});
+                });
+            },
+            nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("stop_tokens"),
+            nb::sig("def add(self, prompt: collections.abc.Sequence[int], max_tokens: int, stop_tokens: "
+                    "collections.abc.Sequence[int]) -> int"))
+        .def(
+            "cancel",
+            [](PyBatch& self, std::int64_t text) {
+                const Unlocked unlocked;
+                return self.locked([&](llm::Batch& batch) { return batch.cancel(text); });
+            },
+            nb::arg("text"))
+        .def(
+            "step",
+            [](PyBatch& self) {
+                const std::vector<llm::BatchToken> tokens = [&] {
+                    const Unlocked unlocked;
+                    return self.locked([](llm::Batch& batch) { return batch.step(); });
+                }();
+                nb::list out;
+                for (const llm::BatchToken& each : tokens) {
+                    out.append(nb::make_tuple(each.text,
+                                              each.token >= 0 ? nb::cast(each.token) : nb::object(nb::none()),
+                                              kFinishReasons[static_cast<int>(each.finish_reason)]));
+                }
+                return out;
+            },
+            nb::sig("def step(self) -> list[tuple[int, int | None, str]]"))
+        .def_prop_ro("slots", [](PyBatch& self) { return self.slots(); })
+        .def_prop_ro("active",
+                     [](PyBatch& self) { return self.locked([](llm::Batch& b) { return b.active(); }); })
+        .def_prop_ro("waiting",
+                     [](PyBatch& self) { return self.locked([](llm::Batch& b) { return b.waiting(); }); });
     nb::class_<PyModel>(m, "_Model", "A language model on a device; see pygpukit.llm.")
         .def_static("load", &load, nb::arg("file"), nb::arg("config_json").none(), nb::arg("dtype"),
                     nb::arg("device").none(), nb::arg("max_length"), nb::arg("quantize").none(),
@@ -185,6 +246,14 @@ void bind_llm(nb::module_& m) {
             nb::rv_policy::reference)
         .def_prop_ro("max_length", [](PyModel& self) { return self.session->model.max_length(); })
         .def_prop_ro("num_parameters", [](PyModel& self) { return self.session->model.weights().parameters; })
+        .def(
+            "batch",
+            [](PyModel& self, std::int64_t slots) {
+                const Unlocked unlocked;
+                const llm::Model& model = self.session->model;
+                return std::make_unique<PyBatch>(model.shared_weights(), model.max_length(), slots);
+            },
+            nb::arg("slots"))
         .def("score", &score, nb::arg("tokens"),
              nb::sig("def score(self, tokens: collections.abc.Sequence[int]) -> Array"))
         .def(

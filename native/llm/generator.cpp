@@ -11,32 +11,44 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void check_room(const Model& model, std::span<const std::int32_t> prompt, std::int64_t max_tokens) {
+}  // namespace
+
+void check_fits(const char* call, const Model& model, std::int64_t taken,
+                std::span<const std::int32_t> prompt, std::int64_t max_tokens) {
     if (max_tokens < 0) {
-        throw error(ErrorKind::value, {.call = "generate",
-                                       .argument = "max_tokens",
-                                       .expected = "a number >= 0",
-                                       .got = str(max_tokens)});
+        throw error(
+            ErrorKind::value,
+            {.call = call, .argument = "max_tokens", .expected = "a number >= 0", .got = str(max_tokens)});
+    }
+    if (prompt.empty()) {
+        throw error(ErrorKind::value,
+                    {.call = call, .argument = "prompt", .expected = "at least one token", .got = "none"});
+    }
+    const std::int64_t vocab = model.config().vocab_size;
+    for (const std::int32_t token : prompt) {
+        if (token >= 0 && token < vocab) continue;
+        throw error(ErrorKind::value, {.call = call,
+                                       .argument = "prompt",
+                                       .expected = str("ids from 0 to ", vocab - 1),
+                                       .got = str(token)});
     }
     // The last token generated needs no place: nothing comes after it.
     const auto prompt_tokens = static_cast<std::int64_t>(prompt.size());
-    const std::int64_t room = model.max_length() - model.length() - prompt_tokens;
+    const std::int64_t room = model.max_length() - taken - prompt_tokens;
     if (room >= 0 && max_tokens - 1 <= room) return;
     throw error(
         ErrorKind::value,
-        {.call = "generate",
+        {.call = call,
          .argument = room < 0 ? "prompt" : "max_tokens",
          .expected = str("a prompt and new tokens that fit into the context of ", model.max_length(),
-                         " tokens, of which ", model.length(), " are taken"),
+                         " tokens, of which ", taken, " are taken"),
          .got = str(prompt_tokens, " and ", max_tokens),
          .fix = "shorten the prompt, ask for fewer tokens or load the model with a larger max_length"});
 }
 
-}  // namespace
-
 Generator::Generator(Model& model, std::span<const std::int32_t> prompt, const GenerationOptions& options)
     : model_(model), options_(options), sampler_(options.sampling) {
-    check_room(model, prompt, options.max_tokens);
+    check_fits("generate", model, model.length(), prompt, options.max_tokens);
     host_logits_.resize(static_cast<std::size_t>(model.config().vocab_size));
     start_ = Clock::now();
     logits_ = model.prefill(prompt);

@@ -41,6 +41,11 @@ struct GenerationStats {
     }
 };
 
+// Throws Error (value), naming `call`, where prompt and new tokens do not fit beside the `taken` ones of a
+// context, or a token is not in the vocabulary.
+void check_fits(const char* call, const Model& model, std::int64_t taken,
+                std::span<const std::int32_t> prompt, std::int64_t max_tokens);
+
 class Generator {
    public:
     // Appends `prompt` to what the model's context holds already. Throws Error (value), before anything

@@ -8,33 +8,37 @@
 namespace gpk::ops {
 
 void next_token(const Array& logits, std::int64_t count, std::int64_t advance, const Array& token,
-                const Array& position, std::span<std::int32_t> log) {
+                const Array& position, std::int32_t* log, std::int64_t log_size) {
     constexpr const char* kCall = "next_token";
-    if (logits.rank() != 1 || count < 1 || count > logits.shape()[0] || count > INT32_MAX ||
-        !logits.is_contiguous() || !aligned16(logits)) {
-        throw error(ErrorKind::value,
-                    {.call = kCall,
-                     .argument = "logits",
-                     .expected = str("a contiguous, aligned array of at least ", count, " elements"),
-                     .got = "shape " + to_string(logits.shape())});
+    const bool fits = logits.rank() == 2 && count >= 1 && count <= logits.shape()[1] && count <= INT32_MAX;
+    if (!fits || !last_axis_dense(logits)) {
+        throw error(ErrorKind::value, {.call = kCall,
+                                       .argument = "logits",
+                                       .expected = str("rows of at least ", count, " elements without gaps"),
+                                       .got = "shape " + to_string(logits.shape())});
     }
+    const std::int64_t rows = logits.shape()[0];
     require_array(kCall, "logits", logits, logits.shape(), DType::float32);
-    require_array(kCall, "token", token, {1}, DType::int32);
-    require_writable(kCall, "token", token);
-    require_position(kCall, position);
-    require_writable(kCall, "position", position);
+    for (const auto& [name, array] : {std::pair{"token", &token}, {"position", &position}}) {
+        require_array(kCall, name, *array, {rows}, DType::int32);
+        require_contiguous(kCall, name, *array);
+        require_writable(kCall, name, *array);
+    }
     common_device(kCall, {&logits, &token, &position});
+    if (rows == 0) return;
     const kernels::NextTokenParams params{
         .logits = logits.as<const float>(),
         .token = token.as<std::int32_t>(),
         .position = position.as<std::int32_t>(),
-        .log = log.data(),
-        .log_size = static_cast<std::int64_t>(log.size()),
+        .log = log,
+        .log_size = log != nullptr ? log_size : 0,
+        .rows = rows,
+        .pitch = rows > 1 ? logits.strides()[0] : 0,
         .count = static_cast<std::int32_t>(count),
         .advance = static_cast<std::int32_t>(advance),
     };
-    launch(kernels::next_token(), {.grid = {1}, .block = {1024}}, params,
-           {.bytes = 4.0 * static_cast<double>(count)}, {&logits}, {&token, &position});
+    launch(kernels::next_token(), {.grid = {static_cast<std::uint32_t>(rows)}, .block = {1024}}, params,
+           {.bytes = 4.0 * static_cast<double>(count * rows)}, {&logits}, {&token, &position});
 }
 
 }  // namespace gpk::ops

@@ -1,17 +1,17 @@
-// The greedy choice of a token, on the device.
+// The greedy choice of tokens, on the device.
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "array/array.hpp"
 
 namespace gpk::ops {
 
-// token[0] = the id of the largest of the first `count` logits (float32 [vocab], contiguous), the lowest
-// among equals; position[0] += advance. token and position: int32 [1]. `log`: pinned host memory that
-// outlives the work; log[position[0]] = token[0], where that is inside.
+// For each row of logits, float32 [rows, vocab]: token[row] = the id of the largest of the first `count`, the
+// lowest among equals; position[row] += advance. Rows whose position is below 0 are left alone. token and
+// position: int32 [rows]. `log`: [rows, log_size] in pinned host memory that outlives the work;
+// log[row][position[row]] = token[row], where that is inside.
 void next_token(const Array& logits, std::int64_t count, std::int64_t advance, const Array& token,
-                const Array& position, std::span<std::int32_t> log = {});
+                const Array& position, std::int32_t* log = nullptr, std::int64_t log_size = 0);
 
 }  // namespace gpk::ops

@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include <map>
 
 #include "base/error.hpp"
 #include "llm/sampler.hpp"
+#include "memory/pinned.hpp"
 #include "model_support.hpp"
 #include "ops/next_token.hpp"
 
@@ -104,11 +107,39 @@ TEST(Sampler, RefusesWhatCannotBeSampled) {
     EXPECT_THROW(sampler.sample({}, 0), Error);
 }
 
+TEST(NextToken, GoesThroughRowsAndLogsWhereTheyStand) {
+    for (const std::int64_t vocab : {5, 8, 1030}) {
+        auto logits = random_floats(4 * vocab, 3);
+        std::vector<std::int32_t> best;
+        for (std::int64_t row = 0; row < 4; ++row) {
+            const auto begin = logits.begin() + row * vocab;
+            best.push_back(static_cast<std::int32_t>(std::max_element(begin, begin + vocab) - begin));
+        }
+        const Array token = upload_ints({-9, -9, -9, -9}), position = upload_ints({2, -1, 0, 6});
+        std::vector<std::int32_t> log(4 * 5, -7), tokens(4), positions(4);
+        PinnedPool& pool = PinnedPool::of(test_device());
+        const PinnedBlock block = pool.allocate(log.size() * sizeof(std::int32_t));
+        std::memcpy(block.data, log.data(), block.bytes);
+        ops::next_token(upload(logits, {4, vocab}), vocab, 1, token, position,
+                        reinterpret_cast<std::int32_t*>(block.data), 5);
+        token.copy_to_host(tokens.data());
+        position.copy_to_host(positions.data());
+        EXPECT_EQ(positions, (std::vector<std::int32_t>{3, -1, 1, 7}));
+        EXPECT_EQ(tokens, (std::vector<std::int32_t>{best[0], -9, best[2], best[3]}));
+        log[3] = best[0];          // row 0 at 3; row 1 takes no part
+        log[2 * 5 + 1] = best[2];  // row 3 at 7: outside
+        std::vector<std::int32_t> written(log.size());
+        std::memcpy(written.data(), block.data, block.bytes);
+        EXPECT_EQ(written, log);
+        pool.release(block);
+    }
+}
+
 TEST(NextToken, TakesTheLargestAndAdvancesThePosition) {
     const auto best = [](std::vector<float> logits, std::int64_t count) {
         const auto size = static_cast<std::int64_t>(logits.size());
         const Array token = upload_ints({-1}), position = upload_ints({40});
-        ops::next_token(upload(logits, {size}), count, 3, token, position);
+        ops::next_token(upload(logits, {1, size}), count, 3, token, position);
         std::int32_t id = 0, at = 0;
         token.copy_to_host(&id);
         position.copy_to_host(&at);

@@ -13,13 +13,17 @@ namespace gpk::kernels {
 namespace {
 
 void next_token_host(const NextTokenParams& p) {
-    std::int32_t best = 0;
-    for (std::int32_t i = 1; i < p.count && !std::isnan(p.logits[best]); ++i) {
-        if (std::isnan(p.logits[i]) || p.logits[i] > p.logits[best]) best = i;
+    for (std::int64_t row = 0; row < p.rows; ++row) {
+        if (p.position[row] < 0) continue;
+        const float* logits = p.logits + row * p.pitch;
+        std::int32_t best = 0;
+        for (std::int32_t i = 1; i < p.count && !std::isnan(logits[best]); ++i) {
+            if (std::isnan(logits[i]) || logits[i] > logits[best]) best = i;
+        }
+        p.token[row] = best;
+        const std::int32_t position = p.position[row] += p.advance;
+        if (position >= 0 && position < p.log_size) p.log[row * p.log_size + position] = best;
     }
-    *p.token = best;
-    const std::int32_t position = *p.position += p.advance;
-    if (position >= 0 && position < p.log_size) p.log[position] = best;
 }
 
 const Kernel kKernel(KernelDef{.name = "next_token",

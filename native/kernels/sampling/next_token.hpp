@@ -1,6 +1,7 @@
-// next_token: the id of the largest logit (the lowest id among equals; a NaN counts as the largest) and
-// the step of the position, so that the following step of a model needs nothing from the host. The host reads
-// which token it was from a log, while later steps run already.
+// next_token: of each row the id of the largest logit (the lowest id among equals; a NaN counts as the
+// largest) and the step of the position, so that the following step of a model needs nothing from the host.
+// The host reads which token it was from a log, while later steps run already. Rows with a position below 0
+// are left alone.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +11,16 @@
 namespace gpk::kernels {
 
 struct NextTokenParams {
-    const float* logits;     // [count]
-    std::int32_t* token;     // [1], written
-    std::int32_t* position;  // [1], advanced
-    std::int32_t* log;       // [log_size] in pinned host memory: the token, at the new position; or null
+    const float* logits;     // [rows, count], rows `pitch` elements apart
+    std::int32_t* token;     // [rows], written
+    std::int32_t* position;  // [rows], advanced
+    std::int32_t* log;  // [rows, log_size] in pinned host memory: the token, at the new position; or null
     std::int64_t log_size;
+    std::int64_t rows, pitch;
     std::int32_t count;
     std::int32_t advance;  // tokens that this step put into the cache
 };
 
-const Kernel& next_token();  // one block
+const Kernel& next_token();  // a block for each row
 
 }  // namespace gpk::kernels

@@ -6,6 +6,8 @@ for piece in model.stream_chat([{"role": "user", "content": "Hello!"}]):
     print(piece, end="", flush=True)
 """
 
+from .batch import Batch as Batch
+from .batch import BatchPiece as BatchPiece
 from .model import LanguageModel as LanguageModel
 from .model import TextStream as TextStream
 from .model import from_arrays as from_arrays

@@ -14,6 +14,7 @@ from .. import _native, io, pull
 from .._native import Array, Device, DType, FileFormatError, InvalidTypeError, InvalidValueError
 from . import chat
 from . import tokenizer as tokenizers
+from .batch import Batch
 from .text import StopFilter, TextDecoder
 from .tokenizer import Tokenizer
 
@@ -270,6 +271,28 @@ class LanguageModel:
     def generate(self, prompt: str | Sequence[int], **arguments: Any) -> str:
         """The text that goes on with the prompt. Arguments as in stream."""
         return "".join(self.stream(prompt, **arguments))
+
+    def batch(self, max_sequences: int = 8) -> Batch:
+        """Writes up to so many texts at once; each has a context of max_length tokens of its own.
+
+        Raises InvalidValueError for a number below 1 or above 1024.
+        """
+        return Batch(self._native.batch(max_sequences), self._tokenizer, self._ids, self.stop_tokens)
+
+    def generate_batch(
+        self, prompts: Sequence[str | Sequence[int]], *, max_sequences: int = 8, **arguments: Any
+    ) -> list[str]:
+        """The texts that go on with several prompts, max_sequences at a time. Arguments as in Batch.add."""
+        if isinstance(prompts, str):
+            raise InvalidTypeError("generate_batch: argument 'prompts': expected several, got one string")
+        if self._tokenizer is None:
+            raise FileFormatError(f"{self._path}: expected a tokenizer (tokenizer.json), got none; use batch")
+        batch = self.batch(max(1, min(max_sequences, len(prompts))))
+        texts = {batch.add(prompt, **arguments): "" for prompt in prompts}
+        while len(batch) > 0:
+            for each in batch.step():
+                texts[each.text] += each.piece
+        return list(texts.values())
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """The token ids of a conversation, up to where the model's answer begins."""

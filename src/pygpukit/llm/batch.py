@@ -1,0 +1,112 @@
+"""Batch: several texts of a model at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .. import _native
+from .text import StopFilter, TextDecoder
+from .tokenizer import Tokenizer
+
+
+class BatchPiece(NamedTuple):
+    """What a step gave one text."""
+
+    text: int  # as add() numbered it
+    token: int | None  # None where a stop token ended it
+    piece: str  # whole characters, or "" while there are none; always "" for a model without a tokenizer
+    finish_reason: str | None  # "stop", "length" or "context" with the last piece
+
+
+class Batch:
+    """Texts of any lengths that a model writes at the same time; they may be added and cancelled at any time.
+
+    A step costs little more than that of one text, up to some dozens: the weights are read once for all.
+    Each text is what the model would write alone, but for rounding; tokens are chosen greedily.
+    """
+
+    def __init__(
+        self,
+        native: _native._Batch,
+        tokenizer: Tokenizer | None,
+        encode: Callable[[str | Sequence[int]], list[int]],
+        stop_tokens: Sequence[int],
+    ) -> None:
+        self._native = native
+        self._tokenizer = tokenizer
+        self._encode = encode
+        self._stop_tokens = list(stop_tokens)
+        self._texts: dict[int, tuple[TextDecoder, StopFilter]] = {}
+
+    @property
+    def max_sequences(self) -> int:
+        """How many texts are written at once; others wait."""
+        return self._native.slots
+
+    @property
+    def active(self) -> int:
+        """Texts under way."""
+        return self._native.active
+
+    @property
+    def waiting(self) -> int:
+        """Texts that have not begun."""
+        return self._native.waiting
+
+    def __len__(self) -> int:
+        """Texts under way and waiting."""
+        return self.active + self.waiting
+
+    def add(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        stop_tokens: Sequence[int] | None = None,
+    ) -> int:
+        """Queues a text and gives its number. Arguments as in LanguageModel.stream.
+
+        Raises InvalidValueError for a prompt that has no room, and for stop strings without a tokenizer.
+        """
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        if max_tokens is not None and max_tokens < 1:
+            raise _native.InvalidValueError(
+                f"add: argument 'max_tokens': expected at least 1, got {max_tokens}"
+            )
+        if stops and self._tokenizer is None:
+            raise _native.InvalidValueError(
+                "add: argument 'stop': expected none without a tokenizer, got some"
+            )
+        chosen = self._stop_tokens if stop_tokens is None else list(stop_tokens)
+        text = self._native.add(self._encode(prompt), max_tokens or 0, chosen)
+        if self._tokenizer is not None:
+            self._texts[text] = TextDecoder(self._tokenizer.decode), StopFilter(stops)
+        return text
+
+    def cancel(self, text: int) -> bool:
+        """Ends a text; False where it is over already."""
+        self._texts.pop(text, None)
+        return self._native.cancel(text)
+
+    def step(self) -> list[BatchPiece]:
+        """One token for each text under way; empty where there is none. Texts that wait begin first."""
+        return [self._piece(*each) for each in self._native.step()]
+
+    def _piece(self, text: int, token: int | None, reason: str) -> BatchPiece:
+        finish = None if reason == "none" else reason
+        if text not in self._texts:
+            return BatchPiece(text, token, "", finish)
+        decoder, stop = self._texts[text]
+        piece = "" if token is None else stop.push(decoder.push(token))
+        if finish is not None and not stop.stopped:
+            piece += stop.push(decoder.finish())
+            piece += "" if stop.stopped else stop.finish()
+        if stop.stopped and finish is None:
+            self._native.cancel(text)
+        if stop.stopped:
+            finish = "stop"
+        if finish is not None:
+            del self._texts[text]
+        return BatchPiece(text, token, piece, finish)

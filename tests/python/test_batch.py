@@ -1,0 +1,66 @@
+"""Several texts at once."""
+
+import pytest
+
+import pygpukit as gp
+from support import DATA
+
+PROMPTS = ["The quick brown fox", "a matrix", "def add(a, b):", "Numbers: 0 1 2", "the", "over the lazy dog"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return gp.llm.load(DATA / "llama" / "gqa_sharded", dtype="float32")
+
+
+def test_texts_are_those_that_the_model_writes_alone(model):
+    alone = [model.generate(prompt, max_tokens=12) for prompt in PROMPTS]
+    for at_once in (1, 4, 16):
+        assert model.generate_batch(PROMPTS, max_tokens=12, max_sequences=at_once) == alone
+
+
+def test_stop_strings_end_a_text_and_free_its_place(model):
+    whole = model.generate(PROMPTS[0], max_tokens=20)
+    stop = whole[5:8]
+    batch = model.batch(1)
+    first, second = batch.add(PROMPTS[0], max_tokens=20, stop=stop), batch.add(PROMPTS[1], max_tokens=3)
+    texts, reasons = {first: "", second: ""}, {}
+    while len(batch) > 0:
+        for each in batch.step():
+            texts[each.text] += each.piece
+            if each.finish_reason is not None:
+                reasons[each.text] = each.finish_reason
+    assert texts[first] == model.generate(PROMPTS[0], max_tokens=20, stop=stop) == whole[: whole.find(stop)]
+    assert texts[second] == model.generate(PROMPTS[1], max_tokens=3)
+    assert reasons == {first: "stop", second: "length"}
+
+
+def test_texts_come_and_go(model):
+    batch = model.batch(2)
+    assert (batch.max_sequences, len(batch), batch.step()) == (2, 0, [])
+    numbers = [batch.add(prompt, max_tokens=9) for prompt in PROMPTS[:3]]
+    assert (batch.active, batch.waiting) == (0, 3)
+    assert [each.text for each in batch.step()] == numbers[:2]
+    assert batch.cancel(numbers[0])
+    assert not batch.cancel(numbers[0])
+    tokens = [each.token for _ in range(9) for each in batch.step() if each.text == numbers[2]]
+    assert tokens == list(model.stream_tokens(PROMPTS[2], max_tokens=9))
+
+
+def test_token_ids_and_bad_arguments(model):
+    batch = model.batch(1)
+    prompt = model.encode(PROMPTS[0])
+    batch.add(prompt, max_tokens=4, stop_tokens=[])
+    tokens = [each.token for _ in range(4) for each in batch.step()]
+    assert tokens == list(model.stream_tokens(prompt, max_tokens=4, stop_tokens=[]))
+    for bad in ([], [10**6], [-1], [1] * 10_000):
+        with pytest.raises(gp.InvalidValueError):
+            batch.add(bad)
+    with pytest.raises(gp.InvalidValueError, match="max_tokens"):
+        batch.add(prompt, max_tokens=0)
+    with pytest.raises(gp.InvalidTypeError):
+        model.generate_batch("one string")
+    for slots in (0, -1, 2000):
+        with pytest.raises(gp.InvalidValueError, match="slots"):
+            model.batch(slots)
+    assert len(batch) == 0
