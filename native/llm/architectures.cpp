@@ -26,6 +26,13 @@ constexpr TensorNames kLlamaNames = {
     .gate = "mlp.gate_proj",
     .up = "mlp.up_proj",
     .down = "mlp.down_proj",
+    .router = "mlp.gate",
+    .experts = "mlp.experts.",
+    .expert_gate = "gate_proj",
+    .expert_up = "up_proj",
+    .expert_down = "down_proj",
+    .experts_gate_up = "mlp.experts.gate_up_proj",
+    .experts_down = "mlp.experts.down_proj",
     .post_mlp_norm = nullptr,
     .final_norm = "model.norm",
     .lm_head = "lm_head",
@@ -39,6 +46,15 @@ constexpr TensorNames with_post_norms(TensorNames names) {
     return names;
 }
 constexpr TensorNames kGemmaNames = with_post_norms(kLlamaNames);
+constexpr TensorNames with_mixtral_experts(TensorNames names) {
+    names.router = "block_sparse_moe.gate";
+    names.experts = "block_sparse_moe.experts.";
+    names.expert_gate = "w1";
+    names.expert_up = "w3";
+    names.expert_down = "w2";
+    return names;
+}
+constexpr TensorNames kMixtralNames = with_mixtral_experts(kLlamaNames);
 constexpr TensorNames kGpt2Names = {
     .embedding = "wte",
     .positions = "wpe",
@@ -56,6 +72,13 @@ constexpr TensorNames kGpt2Names = {
     .gate = nullptr,
     .up = "mlp.c_fc",
     .down = "mlp.c_proj",
+    .router = nullptr,
+    .experts = nullptr,
+    .expert_gate = nullptr,
+    .expert_up = nullptr,
+    .expert_down = nullptr,
+    .experts_gate_up = nullptr,
+    .experts_down = nullptr,
     .post_mlp_norm = nullptr,
     .final_norm = "ln_f",
     .lm_head = "lm_head",
@@ -82,6 +105,13 @@ constexpr TensorNames gguf(bool interleaved) {
         .gate = "ffn_gate",
         .up = "ffn_up",
         .down = "ffn_down",
+        .router = nullptr,
+        .experts = nullptr,
+        .expert_gate = nullptr,
+        .expert_up = nullptr,
+        .expert_down = nullptr,
+        .experts_gate_up = nullptr,
+        .experts_down = nullptr,
         .post_mlp_norm = "post_ffw_norm",
         .final_norm = "output_norm",
         .lm_head = "output",
@@ -94,6 +124,7 @@ constexpr TensorNames kGgufNames = gguf(false), kGgufLlamaNames = gguf(true);
 constexpr Architecture kArchitectures[] = {
     {.model_type = "llama", .gguf = "llama", .names = &kLlamaNames},
     {.model_type = "mistral", .gguf = "", .names = &kLlamaNames, .windows = Windows::all},
+    {.model_type = "mixtral", .gguf = "", .names = &kMixtralNames, .experts = true, .windows = Windows::all},
     {.model_type = "qwen2",
      .gguf = "qwen2",
      .names = &kLlamaNames,
@@ -103,6 +134,12 @@ constexpr Architecture kArchitectures[] = {
      .gguf = "qwen3",
      .names = &kLlamaNames,
      .qk_norm = true,
+     .windows = Windows::trailing},
+    {.model_type = "qwen3_moe",
+     .gguf = "",
+     .names = &kLlamaNames,
+     .qk_norm = true,
+     .experts = true,
      .windows = Windows::trailing},
     {.model_type = "gemma",
      .gguf = "",

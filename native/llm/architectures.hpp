@@ -38,6 +38,13 @@ struct TensorNames {
     const char* gate;
     const char* up;
     const char* down;
+    const char* router;   // of a layer with experts
+    const char* experts;  // before an expert's number and its three matrices, or
+    const char* expert_gate;
+    const char* expert_up;
+    const char* expert_down;
+    const char* experts_gate_up;  // those of all experts in one: [experts, 2 size, hidden]
+    const char* experts_down;     // [experts, hidden, size]
     const char* post_mlp_norm;
     const char* final_norm;
     const char* lm_head;
@@ -64,6 +71,7 @@ struct Architecture {
     bool scaled_embedding = false;             // by sqrt(hidden_size)
     bool learned_positions = false;
     bool tied = false;  // where the configuration does not say
+    bool experts = false;
     Windows windows = Windows::none;
 };
 

@@ -5,6 +5,7 @@
 
 #include "base/error.hpp"
 #include "llm/architectures.hpp"
+#include "ops/experts.hpp"
 
 namespace gpk::llm {
 
@@ -39,6 +40,15 @@ void ModelConfig::validate(const std::string& what) const {
     require(head_dim % 2 == 0, "head_dim", "an even number", str(head_dim));
     require(num_heads % num_kv_heads == 0, "num_kv_heads", str("a divisor of ", num_heads, " heads").c_str(),
             str(num_kv_heads));
+    if (experts.count != 0) {
+        require(experts.count >= 1 && experts.count <= ops::kMostExperts, "num_experts",
+                str("a number from 1 to ", ops::kMostExperts).c_str(), str(experts.count));
+        const std::int64_t most = std::min(experts.count, ops::kMostRouteTop);
+        require(experts.of_token >= 1 && experts.of_token <= most, "num_experts_per_tok",
+                str("a number from 1 to ", most).c_str(), str(experts.of_token));
+        require(experts.size >= 1 && experts.size <= kMaxSize, "moe_intermediate_size",
+                str("a number from 1 to ", kMaxSize).c_str(), str(experts.size));
+    }
     const auto finite = [](double value) { return std::isfinite(value) && value >= 0; };
     require(finite(norm_eps), "norm_eps", "a number >= 0", str(norm_eps));
     require(finite(attention_scale) && attention_scale > 0, "attention_scale", "a number > 0",

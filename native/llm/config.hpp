@@ -20,6 +20,15 @@ enum class Activation : std::uint8_t { silu, gelu, gelu_tanh };
 struct LayerConfig {
     std::int64_t window = 0;  // tokens that a query sees, its own among them; 0: all before it
     std::size_t rope = 0;     // of ModelConfig::ropes
+    bool sparse = false;      // a mixture of experts instead of one MLP
+};
+
+// A mixture of experts: each token goes to the few that its router's scores choose.
+struct ExpertsConfig {
+    std::int64_t count = 0;  // 0: none
+    std::int64_t of_token = 0;
+    std::int64_t size = 0;   // of an expert's hidden layer
+    bool normalized = true;  // the chosen ones' weights sum to 1
 };
 
 struct ModelConfig {
@@ -39,6 +48,7 @@ struct ModelConfig {
     bool out_bias = false;
     bool mlp_bias = false;
     bool tie_word_embeddings = false;
+    ExpertsConfig experts;
     double attention_scale = 0;  // of the products of queries and keys
     double attention_soft_cap = 0;
     double logits_soft_cap = 0;

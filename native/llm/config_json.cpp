@@ -172,6 +172,27 @@ std::vector<ops::RopeSettings> ropes_from(const Reader& root, const ModelConfig&
     return ropes;
 }
 
+ExpertsConfig experts_from(const Reader& root, const ModelConfig& config) {
+    ExpertsConfig experts;
+    experts.count = root.integer(root.either("num_experts", "num_local_experts"));
+    experts.of_token = root.integer("num_experts_per_tok");
+    experts.size = root.integer("moe_intermediate_size", config.intermediate_size);
+    // Mixtral's always are; for the others transformers' default is not.
+    const bool always = config.architecture->model_type == "mixtral";
+    experts.normalized = root.boolean("norm_topk_prob", always);
+    return experts;
+}
+
+// Which layers have experts: each `decoder_sparse_step`th, but for those of "mlp_only_layers".
+bool is_sparse(const Reader& root, std::int64_t layer) {
+    const std::int64_t step = root.integer("decoder_sparse_step", 1);
+    if (step < 1) throw root.wrong("decoder_sparse_step", "a number from 1 on", str(step));
+    if ((layer + 1) % step != 0) return false;
+    if (root.find("mlp_only_layers") == nullptr) return true;
+    const std::vector<double> dense = root.numbers("mlp_only_layers");
+    return std::find(dense.begin(), dense.end(), static_cast<double>(layer)) == dense.end();
+}
+
 bool has_window(const Reader& root, const ModelConfig& config, std::int64_t layer) {
     switch (config.architecture->windows) {
         case Windows::none: return false;
@@ -212,7 +233,9 @@ std::vector<LayerConfig> layers_from(const Reader& root, const ModelConfig& conf
         }
         if (sliding && window < 1 && (types != nullptr || config.architecture->windows != Windows::all))
             throw root.wrong("sliding_window", "a number of tokens", str(window));
-        layers.push_back({.window = sliding ? window : 0, .rope = sliding && two_ropes ? 1u : 0u});
+        layers.push_back({.window = sliding ? window : 0,
+                          .rope = sliding && two_ropes ? 1u : 0u,
+                          .sparse = config.experts.count > 0 && is_sparse(root, i)});
     }
     return layers;
 }
@@ -255,6 +278,7 @@ ModelConfig ModelConfig::from_json(const io::Json& json, const std::string& what
     c.attention_soft_cap = root.number("attn_logit_softcapping", 0);
     c.logits_soft_cap = root.number("final_logit_softcapping", 0);
     if (!a.learned_positions) c.ropes = ropes_from(root, c);
+    if (a.experts) c.experts = experts_from(root, c);
     if (c.num_layers >= 1 && c.num_layers <= 1 << 14) c.layers = layers_from(root, c);
     c.validate(what);
     return c;

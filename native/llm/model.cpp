@@ -11,7 +11,9 @@
 #include "ops/creation.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/embedding.hpp"
+#include "ops/experts.hpp"
 #include "ops/glu.hpp"
+#include "ops/grouped_linear.hpp"
 #include "ops/matmul.hpp"
 #include "ops/next_token.hpp"
 #include "ops/norm.hpp"
@@ -34,6 +36,10 @@ constexpr ActivationOps kActivations[] = {
     {GluOp::geglu, GemmActivation::gelu, UnaryOp::gelu},
     {GluOp::geglu_tanh, GemmActivation::gelu_tanh, UnaryOp::gelu_tanh},
 };
+
+const ActivationOps& activation_ops(const ModelConfig& config) {
+    return kActivations[static_cast<std::size_t>(config.activation)];
+}
 
 void apply(const Linear& linear, const Array& x, const Array& out,
            const ActivationOps* activation = nullptr) {
@@ -260,14 +266,31 @@ void Model::attend(const Buffers& b, std::size_t index, std::optional<Place> pro
 
 // From `normed` to `delta`.
 void Model::mlp(const Buffers& b, const ModelLayer& layer) {
-    const ActivationOps& op = kActivations[static_cast<std::size_t>(config().activation)];
-    if (config().architecture->gated) {
+    if (layer.experts.router.defined()) return mix_experts(b, layer.experts);
+    const ActivationOps& op = activation_ops(config());
+    const bool plain = !layer.gate_up.codes && !layer.gate_up.bias.defined();
+    if (config().architecture->gated && plain) {
+        ops::gated_linear(b.normed, layer.gate_up.weight, op.gated, &b.activated);
+    } else if (config().architecture->gated) {
         apply(layer.gate_up, b.normed, b.gate_up);
         ops::glu(op.gated, b.gate_up, &b.activated);
     } else {
         apply(layer.gate_up, b.normed, b.activated, &op);
     }
     apply(layer.down, b.activated, b.delta);
+}
+
+// From `normed` to `delta`: the tokens' rows by expert, there and back.
+void Model::mix_experts(const Buffers& b, const Experts& experts) {
+    const ExpertsConfig& e = config().experts;
+    const Array scores = ops::linear(b.normed, experts.router, {}, nullptr, DType::float32);
+    const ops::Routes routes = ops::route(scores, e.of_token, e.normalized);
+    const ops::ExpertOrder order = ops::sort_by_expert(routes.experts, e.count);
+    const Array rows = ops::embedding(b.normed, order.tokens);
+    const Array activated =
+        ops::grouped_linear(rows, experts.gate_up, order.offsets, activation_ops(config()).gated);
+    const Array y = ops::grouped_linear(activated, experts.down, order.offsets);
+    ops::combine_experts(y, order.places, routes.weights, nullptr, &b.delta);
 }
 
 // From buffers.ids to buffers.normed, which is then ready for the head.

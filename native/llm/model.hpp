@@ -101,6 +101,7 @@ class Model {
     void embed(const Buffers& buffers, std::optional<Place> prompt);
     void attend(const Buffers& buffers, std::size_t layer, std::optional<Place> prompt);
     void mlp(const Buffers& buffers, const ModelLayer& layer);
+    void mix_experts(const Buffers& buffers, const Experts& experts);
     void norm(const Norm& norm, const Array& x, const Array* residual, const Array& out) const;
     void head(const Array& normed, const Array& logits);
     void choose(std::int64_t first_slot, std::int64_t slots, std::int64_t tokens);

@@ -91,13 +91,43 @@ class Loader {
         }
         layer.out = linear({{at(names_.out), c.hidden_size}}, q_rows, c.out_bias);
         layer.mlp_norm = norm(at(names_.mlp_norm), c.hidden_size);
-        layer.gate_up = linear(gate_up, c.hidden_size, c.mlp_bias);
-        layer.down = linear({{at(names_.down), c.hidden_size}}, c.intermediate_size, c.mlp_bias);
+        if (c.layers[static_cast<std::size_t>(index)].sparse) {
+            layer.experts = experts(prefix);
+        } else {
+            layer.gate_up = linear(gate_up, c.hidden_size, c.mlp_bias);
+            layer.down = linear({{at(names_.down), c.hidden_size}}, c.intermediate_size, c.mlp_bias);
+        }
         if (a.post_norms) {
             layer.post_attention_norm = norm(at(names_.post_attention_norm), c.hidden_size);
             layer.post_mlp_norm = norm(at(names_.post_mlp_norm), c.hidden_size);
         }
         return layer;
+    }
+
+    Experts experts(const std::string& prefix) {
+        const ExpertsConfig& e = config_.experts;
+        const std::int64_t hidden = config_.hidden_size;
+        Experts experts;
+        experts.router = tensor(prefix + names_.router + ".weight", {e.count, hidden});
+        const std::string whole = prefix + names_.experts_gate_up;
+        if (source_.contains(whole)) {
+            experts.gate_up = tensor(whole, {e.count, 2 * e.size, hidden});
+            experts.down = tensor(prefix + names_.experts_down, {e.count, hidden, e.size});
+            return experts;
+        }
+        const Array gate_up = Array::empty(device_, {e.count, 2 * e.size, hidden}, dtype_);
+        const Array down = Array::empty(device_, {e.count, hidden, e.size}, dtype_);
+        for (std::int64_t i = 0; i < e.count; ++i) {
+            const std::string expert = str(prefix, names_.experts, i, ".");
+            const auto at = [&](const char* name) { return str(expert, name, ".weight"); };
+            const Array both = gate_up.select(0, i);
+            load(both.slice(0, 0, 1, e.size), at(names_.expert_gate));
+            load(both.slice(0, e.size, 1, e.size), at(names_.expert_up));
+            load(down.select(0, i), at(names_.expert_down));
+        }
+        experts.gate_up = gate_up.readonly();
+        experts.down = down.readonly();
+        return experts;
     }
 
     Norm norm(const std::string& name, std::int64_t n) {
@@ -182,6 +212,12 @@ class Loader {
         return array.readonly();
     }
 
+    // Into a part without gaps of a larger array.
+    void load(const Array& to, const std::string& name) {
+        find(name, to.shape());
+        source_.load_into(to, name, {});
+    }
+
     // Checks that it is there, and what it is.
     void find(const std::string& name, const Dims& shape) {
         const Dims stored = source_.shape(name);
@@ -242,6 +278,12 @@ std::shared_ptr<const ModelWeights> ModelWeights::load(Device& device, const Mod
                                                        std::optional<QuantFormat> quantize) {
     ops::require_model_float("load", "dtype", dtype);
     config.validate(source.what());
+    if (quantize && config.experts.count > 0) {
+        throw error(ErrorKind::unsupported, {.call = source.what(),
+                                             .argument = "quantize",
+                                             .expected = "none for a mixture of experts",
+                                             .got = std::string(ops::name(*quantize))});
+    }
     return Loader(device, config, source, dtype, quantize).load();
 }
 

@@ -27,7 +27,14 @@ struct Norm {
     Array bias;
 };
 
-// What the architecture lacks is not defined.
+// A mixture of experts.
+struct Experts {
+    Array router;   // [experts, hidden]
+    Array gate_up;  // [experts, 2 size, hidden]: each one's rows of gate, then up
+    Array down;     // [experts, hidden, size]
+};
+
+// What the architecture, or a layer of it, lacks is not defined.
 struct ModelLayer {
     Norm attention_norm;
     Linear qkv;            // the rows of q, then k, then v
@@ -37,6 +44,7 @@ struct ModelLayer {
     Norm mlp_norm;
     Linear gate_up;  // the rows of gate, then up; those of up alone where there is no gate
     Linear down;
+    Experts experts;  // instead of the two
     Norm post_mlp_norm;
 };
 

@@ -28,7 +28,7 @@ def load(
     max_length: int | None = None,
     quantize: str | None = None,
 ) -> LanguageModel:
-    """Loads a language model: Llama, Mistral, Qwen2, Qwen3, Gemma 1 to 3 (text) or GPT-2, by its config.json.
+    """Loads a language model of the families that docs/formats.md lists: Llama, Mistral, Qwen, Gemma, GPT-2.
 
     path: a .gguf file, a Hugging Face folder (config.json, safetensors, tokenizer.json), or the name of a
         model that `pygpukit pull` fetched.
