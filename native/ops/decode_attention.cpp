@@ -28,6 +28,39 @@ std::int64_t splits_of(Device& device, const AttentionDecodeParams& p, const Dec
                                     1, std::clamp<std::int64_t>(useful, 1, kernels::kDecodeMaxSplits));
 }
 
+// Counters of a graph that its calls share: they are zero again after each, and one fill serves all.
+class GraphCounters final : public GraphResource {
+   public:
+    explicit GraphCounters(Array array) : array_(std::move(array)) {}
+    const Array& array() const { return array_; }
+    void before_launch(const std::shared_ptr<Stream>&) override {}  // they are the graph's own
+
+   private:
+    Array array_;
+};
+
+Array zeros_of(Device& device, std::int64_t count) {
+    Array counters = Array::empty(device, {count}, DType::uint32);
+    const auto& stream = current_stream(device);
+    const UseScope scope;
+    counters.storage()->before_write(stream);
+    device.launcher().fill(*stream, counters.data(), 0, counters.nbytes());
+    return counters;
+}
+
+Array counters_of(Device& device, std::int64_t count) {
+    static constexpr char kKey = 0;
+    Graph* graph = current_stream(device)->capture();
+    if (graph == nullptr) return zeros_of(device, count);
+    if (const auto known = std::dynamic_pointer_cast<GraphCounters>(graph->resource(&kKey))) {
+        if (known->array().size() >= count) return known->array();
+    }
+    constexpr std::int64_t kLeast = 4096;  // so that a larger call later seldom needs others
+    Array counters = zeros_of(device, std::max(count, kLeast));
+    graph->resource(&kKey) = std::make_shared<GraphCounters>(counters);
+    return counters;
+}
+
 std::int64_t rows_of(const AttentionDecodeParams& p) { return std::int64_t{p.batch} * p.tokens * p.heads; }
 
 std::int64_t words_of(const AttentionDecodeParams& p, std::int64_t splits) {
@@ -110,17 +143,19 @@ void launch_decode(const DecodeCall& call) {
         .shared_bytes = static_cast<std::uint32_t>(variant.shared_bytes)};
     const std::int64_t words = words_of(p, p.splits);
     if (words == 0) return launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out});
-    const Array space = call.workspace != nullptr && call.workspace->defined() ? *call.workspace
-                                                                               : decode_workspace(device, p);
-    if (space.size() < words) {
+    const std::int64_t counters = decode_counters(p);
+    const bool is_given = call.workspace != nullptr && call.workspace->defined();
+    const Array space = is_given ? *call.workspace : Array::empty(device, {words - counters}, DType::float32);
+    if (is_given && space.size() < words) {
         throw error(ErrorKind::value, {.call = "attention",
                                        .argument = "workspace",
                                        .expected = str("one for these sizes, of ", words, " elements"),
                                        .got = str(space.size())});
     }
-    p.counters = space.as<std::uint32_t>();
-    p.partial = space.as<float>() + decode_counters(p);
-    launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out, &space});
+    const Array counts = is_given ? space : counters_of(device, counters);
+    p.counters = counts.as<std::uint32_t>();
+    p.partial = space.as<float>() + (is_given ? counters : 0);
+    launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out, &space, &counts});
 }
 
 }  // namespace gpk::ops

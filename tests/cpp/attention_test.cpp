@@ -3,6 +3,7 @@
 #include "base/error.hpp"
 #include "model_support.hpp"
 #include "ops/attention.hpp"
+#include "ops/elementwise.hpp"
 #include "runtime/graph.hpp"
 
 namespace {
@@ -129,6 +130,37 @@ TEST(Attention, ACapturedCallFollowsThePosition) {
         graph->launch(stream);
         const Sizes here{1, 6, 2, 64, 700, at};
         EXPECT_LE(worst_error(download(out), reference(q, k, v, here, 0.125)), 4e-6) << at;
+    }
+}
+
+// The calls of a graph share the counters of what their blocks have joined: one fill serves all, at each
+// launch.
+TEST(Attention, CallsOfAGraphShareTheirCounters) {
+    constexpr int kCalls = 3;
+    const Sizes s{1, 6, 2, 64, 700, 650};
+    for (const DType dtype : kModelFloats) {
+        const auto q = rounded(random_floats(6 * 64, 1), dtype),
+                   k = rounded(random_floats(2 * 700 * 64, 2), dtype),
+                   v = rounded(random_floats(2 * 700 * 64, 3), dtype);
+        const Array query = upload(q, {1, 6, 64}, dtype), keys = upload(k, {2, 700, 64}, dtype),
+                    values = upload(v, {2, 700, 64}, dtype), position = upload_ints({s.position});
+        std::vector<Array> outs;
+        for (int i = 0; i < kCalls; ++i) outs.push_back(Array::empty(test_device(), {1, 6, 64}, dtype));
+        ops::attention(query, keys, values, position, 0.125, &outs[0]);
+        const auto stream = current_stream(test_device());
+        const auto graph = Graph::capture(stream, [&] {
+            for (const Array& out : outs) ops::attention(query, keys, values, position, 0.125, &out);
+        });
+        const bool splits = ops::attention_workspace(test_device(), {1, 6, 2, 64, 700}).defined();
+        EXPECT_EQ(graph->node_count(), kCalls + (splits ? 1u : 0u));
+        const auto expected = reference(q, k, v, s, 0.125);
+        for (int round = 0; round < 3; ++round) {
+            for (const Array& out : outs) ops::assign(out, query);
+            graph->launch(stream);
+            for (const Array& out : outs) {
+                EXPECT_LE(worst_error(download(out), expected), 4 * rounding(dtype)) << name(dtype) << round;
+            }
+        }
     }
 }
 

@@ -39,7 +39,8 @@ std::vector<float> gather(const AttentionDecodeParams& p, const void* from, cons
 template <class T, class Stored>
 void attend_group(const AttentionDecodeParams& p, std::int64_t batch, std::int64_t kv_head) {
     const std::int32_t group = p.heads / p.kv_heads;
-    const DecodeRows all = decode_rows(p, static_cast<std::int32_t>(batch), 0, p.tokens * group);
+    const DecodeRows all =
+        decode_rows(p, p.positions == nullptr ? 0 : p.positions[batch], 0, p.tokens * group);
     const std::vector<float> keys = gather<Stored>(p, p.keys, p.k_at, batch, kv_head, all.begin, all.end),
                              values = gather<Stored>(p, p.values, p.v_at, batch, kv_head, all.begin, all.end);
     HostAttention room;
@@ -93,20 +94,20 @@ const Kernel kPlain[][2] = {GPK_FLOAT_TYPES(X)};
 #undef X
 #undef PLAIN
 
-constexpr int mma_shared_bytes(int max_d, int rows) {
-    return kDecodeMmaThreads / 32 * rows * decode_line(max_d) * 4;
+constexpr int mma_shared_bytes(int max_d, int rows, int threads) {
+    return threads / 32 * rows * decode_line(max_d) * 4;
 }
 
-#define MMA(suffix, T, stored, Stored, D, N, image_name)                                    \
+#define MMA(suffix, T, stored, Stored, D, N, threads, image_name)                           \
     Kernel(KernelDef{.name = "attention_decode_" #suffix #stored "_d" #D "_r" #N,           \
                      .image = &image_name,                                                  \
                      .twin = twin<AttentionDecodeParams, attention_decode_host<T, Stored>>, \
-                     .max_shared_bytes = mma_shared_bytes(D, N),                            \
+                     .max_shared_bytes = mma_shared_bytes(D, N, threads),                   \
                      .waits_for_predecessor = true}),
-#define SAME(suffix, T, stored, Stored, D, N, ...) \
-    MMA(suffix, T, stored, Stored, D, N, image_attention_decode_mma)
-#define NARROW(suffix, T, stored, Stored, D, N, ...) \
-    MMA(suffix, T, stored, Stored, D, N, image_attention_decode_float8)
+#define SAME(suffix, T, stored, Stored, D, N, threads, ...) \
+    MMA(suffix, T, stored, Stored, D, N, threads, image_attention_decode_mma)
+#define NARROW(suffix, T, stored, Stored, D, N, threads, ...) \
+    MMA(suffix, T, stored, Stored, D, N, threads, image_attention_decode_float8)
 const Kernel kMma[] = {GPK_DECODE_MMA(SAME)};  // of float16, then of bfloat16
 const Kernel kFloat8[] = {GPK_DECODE_MMA_FLOAT8(NARROW)};
 #undef NARROW
@@ -118,18 +119,17 @@ std::vector<DecodeVariant> rows_of(DType dtype) {
     const int type = float_index(dtype);
     constexpr int kOfType = std::size(kMma) / 2;
     if (type > 0) {
-        constexpr DecodeVariant kShapes[] = {
-#define X(suffix, T, stored, Stored, D, N, blocks) \
-    {nullptr, DType::float16, true, D, N, kDecodeMmaThreads, mma_shared_bytes(D, N), blocks},
-            GPK_DECODE_MMA(X)
+#define X(suffix, T, stored, Stored, D, N, threads, blocks, steps) \
+    {nullptr, DType::float16, true, D, N, threads, mma_shared_bytes(D, N, threads), blocks},
+        constexpr DecodeVariant kShapes[] = {GPK_DECODE_MMA(X)}, kFloat8Shapes[] = {GPK_DECODE_MMA_FLOAT8(X)};
 #undef X
-        };
         for (int i = 0; i < kOfType; ++i) {
             const int at = (type - 1) * kOfType + i;
             DecodeVariant row = kShapes[at];
             row.kernel = &kMma[at];
             row.stored = dtype;
             rows.push_back(row);
+            row = kFloat8Shapes[at];
             row.kernel = &kFloat8[at];
             row.stored = DType::float8_e4m3;
             rows.push_back(row);

@@ -149,7 +149,7 @@ template <class T, int G>
 __device__ __forceinline__ void decode(const AttentionDecodeParams& p) {
     __shared__ float warp_highest[kWarps][G], warp_sum[kWarps][G], warp_acc[kWarps][G][kMaxHeadDim];
     wait_for_predecessor();
-    const DecodeRange range = decode_range(p, G);
+    const DecodeRange range = decode_range(p, G, position_of(p));
     if (range.split >= range.active) return;
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -70,22 +70,24 @@ std::span<const DecodeVariant> attention_decode(DType dtype);
 inline constexpr int kDecodeThreads = 128;
 #define GPK_DECODE_ROWS(X, ...) X(1, __VA_ARGS__) X(4, __VA_ARGS__)
 
-// On tensor cores: X(suffix, T, suffix of Stored, Stored, max_d, rows, blocks of a multiprocessor)
-inline constexpr int kDecodeMmaThreads = 256;
-// Of shared memory, for one row of a warp, in floats. With float8 the products are of 128 elements at the
-// least.
+// On tensor cores: X(suffix, T, suffix of Stored, Stored, max_d, rows, threads, blocks of a multiprocessor,
+// times 16 keys that a warp has under way) Of shared memory, for one row of a warp, in floats. With float8
+// the products are of 128 elements at the least.
 GPK_HD constexpr int decode_line(int max_d) { return (max_d < 128 ? 128 : max_d) + 4; }
-#define GPK_DECODE_MMA_OF(X, suffix, T, stored, Stored) \
-    X(suffix, T, stored, Stored, 64, 8, 2)              \
-    X(suffix, T, stored, Stored, 128, 16, 1)            \
-    X(suffix, T, stored, Stored, 128, 8, 1)             \
-    X(suffix, T, stored, Stored, 256, 8, 1)
-#define GPK_DECODE_MMA(X)                                       \
-    GPK_DECODE_MMA_OF(X, f16, ::gpk::float16, , ::gpk::float16) \
-    GPK_DECODE_MMA_OF(X, bf16, ::gpk::bfloat16, , ::gpk::bfloat16)
-#define GPK_DECODE_MMA_FLOAT8(X)                                         \
-    GPK_DECODE_MMA_OF(X, f16, ::gpk::float16, _e4m3, ::gpk::float8_e4m3) \
-    GPK_DECODE_MMA_OF(X, bf16, ::gpk::bfloat16, _e4m3, ::gpk::float8_e4m3)
+#define GPK_DECODE_MMA_OF(X, suffix, T)   \
+    X(suffix, T, , T, 64, 8, 384, 1, 2)   \
+    X(suffix, T, , T, 128, 16, 256, 1, 1) \
+    X(suffix, T, , T, 128, 8, 384, 1, 1)  \
+    X(suffix, T, , T, 256, 8, 256, 1, 1)
+#define GPK_DECODE_FLOAT8_OF(X, suffix, T)                      \
+    X(suffix, T, _e4m3, ::gpk::float8_e4m3, 64, 8, 384, 1, 2)   \
+    X(suffix, T, _e4m3, ::gpk::float8_e4m3, 128, 16, 256, 1, 2) \
+    X(suffix, T, _e4m3, ::gpk::float8_e4m3, 128, 8, 384, 1, 1)  \
+    X(suffix, T, _e4m3, ::gpk::float8_e4m3, 256, 8, 256, 1, 1)
+#define GPK_DECODE_MMA(X) \
+    GPK_DECODE_MMA_OF(X, f16, ::gpk::float16) GPK_DECODE_MMA_OF(X, bf16, ::gpk::bfloat16)
+#define GPK_DECODE_MMA_FLOAT8(X) \
+    GPK_DECODE_FLOAT8_OF(X, f16, ::gpk::float16) GPK_DECODE_FLOAT8_OF(X, bf16, ::gpk::bfloat16)
 
 // What a block of row tile `tile` works on, on both sides.
 struct DecodeRows {
@@ -94,13 +96,14 @@ struct DecodeRows {
     std::int32_t begin, end;   // keys that any of them sees
     std::int32_t low_of_last, end_of_first;
 };
-GPK_HD DecodeRows decode_rows(const AttentionDecodeParams& p, std::int32_t batch, std::int32_t first_row,
+// `position` is positions[batch], where there are any.
+GPK_HD DecodeRows decode_rows(const AttentionDecodeParams& p, std::int32_t position, std::int32_t first_row,
                               std::int32_t rows) {
     const auto least = [](std::int32_t a, std::int32_t b) { return a < b ? a : b; };
     const auto most = [](std::int32_t a, std::int32_t b) { return a > b ? a : b; };
     const std::int32_t group = p.heads / p.kv_heads;
     DecodeRows r;
-    r.position = p.positions == nullptr ? p.position : most(least(p.positions[batch], p.capacity - 1), 0);
+    r.position = p.positions == nullptr ? p.position : most(least(position, p.capacity - 1), 0);
     r.first = first_row / group;
     r.last = least((first_row + rows - 1) / group, p.tokens - 1);
     r.begin = most(r.position + r.first - p.left, 0);

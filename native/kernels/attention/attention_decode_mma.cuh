@@ -14,6 +14,7 @@
 #include "kernels/attention/attention_decode.hpp"
 #include "kernels/attention/decode_split.cuh"
 #include "kernels/device.cuh"
+#include "kernels/overlap.cuh"
 
 namespace gpk::kernels {
 
@@ -58,29 +59,33 @@ __device__ __forceinline__ std::uint32_t widen(std::uint32_t bytes, int half) {
     high.bits = static_cast<std::uint16_t>(halves >> 16);
     return pack<T>(float(low), float(high));
 #else
-    float8_e4m3 low, high;
-    low.bits = static_cast<std::uint8_t>(two);
-    high.bits = static_cast<std::uint8_t>(two >> 8);
-    return pack<T>(float(low), float(high));
+    // The bits moved to their places are 2^-8 of the number as float16.
+    const std::uint32_t apart = __byte_perm(two, 0, 0x1404);  // in the high bytes
+    const std::uint32_t small = (apart & 0x80008000u) | ((apart >> 1) & 0x3f803f80u);
+    float16 low, high;
+    low.bits = static_cast<std::uint16_t>(small);
+    high.bits = static_cast<std::uint16_t>(small >> 16);
+    const auto number = [&](float16 x, std::uint32_t byte) {
+        return (byte & 0x7f) == 0x7f ? __uint_as_float(0x7fffffffu) : float(x) * 256;
+    };
+    return pack<T>(number(low, two & 0xff), number(high, two >> 8));
 #endif
 }
 
-// kTiles: of 8 columns, each a query head of a token.
-template <class T, class Stored, int kHeadDim, int kTiles>
+// kTiles: of 8 columns, each a query head of a token. kSteps: times 16 keys that a warp has in registers.
+template <class T, class Stored, int kHeadDim, int kTiles, int kWarps, int kSteps>
 struct Decode {
-    static constexpr int kWarps = kDecodeMmaThreads / 32;
     static constexpr bool kNarrow = sizeof(Stored) == 1;
     static constexpr int kPer = 16 / sizeof(Stored);                             // elements of a piece
     static constexpr int kKeyPieces = (kHeadDim + 4 * kPer - 1) / (4 * kPer);    // of a key, for a lane
     static constexpr int kValuePieces = (kHeadDim + 8 * kPer - 1) / (8 * kPer);  // of a value
-    // Times 16 keys that a warp has in registers: as many bytes are under way of either type.
-    static constexpr int kSteps = kNarrow ? 2 : 1;
+    static constexpr bool kKeepsQuery = kHeadDim <= 128;  // else it would not fit, and the L1 cache has it
     static constexpr int kAccTiles = kValuePieces * kPer / 2;  // of 16 elements of d
 
     const AttentionDecodeParams& p;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     DecodeRange range;
-    std::uint32_t query[kTiles][kKeyPieces][kPer / 2];
+    std::uint32_t query[kTiles][kKeepsQuery ? kKeyPieces : 1][kPer / 2];
     float acc[kTiles][kAccTiles][4], highest[kTiles][2], sum[kTiles][2];
     Words key[kSteps][kKeyPieces][2], value[kSteps][kValuePieces][4];
     int low[kTiles][2], high[kTiles][2];  // keys that the columns 2 t and 2 t + 1 of a tile see
@@ -108,26 +113,31 @@ struct Decode {
         return token < p.tokens;
     }
 
-    __device__ __forceinline__ void load_query() {
+    // A load that is not kept from one round to the next.
+    static __device__ __forceinline__ Words load_again(const Words* from) {
+        Words words;
+        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words.values[0]), "=r"(words.values[1]), "=r"(words.values[2]),
+                       "=r"(words.values[3])
+                     : "l"(from));
+        return words;
+    }
+    // The piece c of the query of this lane's column of tile n.
+    __device__ __forceinline__ void load_query(int n, int c, std::uint32_t (&to)[kPer / 2]) const {
+        int token, head;
+        const bool is_there = column_of(n, g, token, head);
+        const T* row = static_cast<const T*>(p.q) + range.batch * p.q_at.batch + token * p.q_at.token +
+                       head * p.q_at.head;
+        const int first = c * 4 * kPer + t * kPer;
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-            int token, head;
-            const bool is_there = column_of(n, g, token, head);
-            const T* row = static_cast<const T*>(p.q) + range.batch * p.q_at.batch + token * p.q_at.token +
-                           head * p.q_at.head;
-#pragma unroll
-            for (int c = 0; c < kKeyPieces; ++c) {
-                const int first = c * 4 * kPer + t * kPer;
-#pragma unroll
-                for (int i = 0; i < kPer / 8; ++i) {
-                    Words words = {};
-                    if (is_there && first + 8 * i < p.d) {
-                        words = *reinterpret_cast<const Words*>(row + first + 8 * i);
-                    }
-#pragma unroll
-                    for (int j = 0; j < 4; ++j) query[n][c][4 * i + j] = words.values[j];
-                }
+        for (int i = 0; i < kPer / 8; ++i) {
+            Words words = {};
+            if (is_there && first + 8 * i < p.d) {
+                const auto* from = reinterpret_cast<const Words*>(row + first + 8 * i);
+                words = kKeepsQuery ? *from : load_again(from);
             }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) to[4 * i + j] = words.values[j];
         }
     }
 
@@ -185,6 +195,11 @@ struct Decode {
         }
 #pragma unroll
         for (int c = 0; c < kKeyPieces; ++c) {
+            const int at = kKeepsQuery ? c : 0;
+            if constexpr (!kKeepsQuery) {
+#pragma unroll
+                for (int n = 0; n < kTiles; ++n) load_query(n, c, query[n][0]);
+            }
 #pragma unroll
             for (int i = 0; i < kPer / 2; i += 2) {
                 const std::uint32_t a0 = key_pair(key[slot][c][0], i), a1 = key_pair(key[slot][c][1], i);
@@ -192,7 +207,7 @@ struct Decode {
                                     a3 = key_pair(key[slot][c][1], i + 1);
 #pragma unroll
                 for (int n = 0; n < kTiles; ++n) {
-                    multiply<T>(scores[n], a0, a1, a2, a3, query[n][c][i], query[n][c][i + 1]);
+                    multiply<T>(scores[n], a0, a1, a2, a3, query[n][at][i], query[n][at][i + 1]);
                 }
             }
         }
@@ -288,7 +303,13 @@ struct Decode {
             load_keys(slot, first + slot * kStride);
             load_values(slot, first + slot * kStride);
         }
-        load_query();
+        if constexpr (kKeepsQuery) {
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+                for (int c = 0; c < kKeyPieces; ++c) load_query(n, c, query[n][c]);
+            }
+        }
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -392,18 +413,20 @@ struct Decode {
     }
 };
 
-template <class T, class Stored, int kHeadDim, int kTiles>
+template <class T, class Stored, int kHeadDim, int kTiles, int kWarps, int kSteps>
 __device__ __forceinline__ void decode_mma(const AttentionDecodeParams& p) {
+    prefetch_keys(p, 8 * kTiles, sizeof(Stored));
     wait_for_predecessor();
-    const DecodeRange range = decode_range(p, 8 * kTiles);
-    if (range.split < range.active) Decode<T, Stored, kHeadDim, kTiles>(p, range).run();
+    launch_dependents();
+    const DecodeRange range = decode_range(p, 8 * kTiles, position_of(p));
+    if (range.split < range.active) Decode<T, Stored, kHeadDim, kTiles, kWarps, kSteps>(p, range).run();
 }
 
 }  // namespace gpk::kernels
 
 // X of GPK_DECODE_MMA.
-#define GPK_DECODE_MMA_KERNEL(suffix, T, stored, Stored, D, N, blocks)                                     \
-    extern "C" __global__ void __launch_bounds__(kDecodeMmaThreads, blocks)                                \
+#define GPK_DECODE_MMA_KERNEL(suffix, T, stored, Stored, D, N, threads, blocks, steps)                     \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)                                          \
         attention_decode_##suffix##stored##_d##D##_r##N(const __grid_constant__ AttentionDecodeParams p) { \
-        decode_mma<T, Stored, D, N / 8>(p);                                                                \
+        decode_mma<T, Stored, D, N / 8, threads / 32, steps>(p);                                           \
     }

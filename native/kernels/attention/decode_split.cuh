@@ -15,7 +15,8 @@ struct DecodeRange : DecodeRows {
     std::int32_t split_begin, split_end;  // keys of this one
 };
 
-__device__ __forceinline__ DecodeRange decode_range(const AttentionDecodeParams& p, int rows) {
+// `position`: of the sequence, as decode_rows() wants it.
+__device__ __forceinline__ DecodeRange decode_range(const AttentionDecodeParams& p, int rows, int position) {
     constexpr int kStep = 16;
     DecodeRange r;
     r.batch = blockIdx.z;
@@ -23,7 +24,7 @@ __device__ __forceinline__ DecodeRange decode_range(const AttentionDecodeParams&
     const int tiles = (p.tokens * r.group + rows - 1) / rows;
     r.kv_head = blockIdx.y / tiles;
     r.first_row = (blockIdx.y - r.kv_head * tiles) * rows;
-    static_cast<DecodeRows&>(r) = decode_rows(p, r.batch, r.first_row, rows);
+    static_cast<DecodeRows&>(r) = decode_rows(p, position, r.first_row, rows);
     r.split = blockIdx.x;
     const int base = r.begin / kStep * kStep;
     const int even = (r.end - base + p.splits - 1) / p.splits;
@@ -32,6 +33,49 @@ __device__ __forceinline__ DecodeRange decode_range(const AttentionDecodeParams&
     r.split_begin = base + r.split * chunk;
     r.split_end = min(r.split_begin + chunk, r.end);
     return r;
+}
+
+__device__ __forceinline__ int position_of(const AttentionDecodeParams& p) {
+    return p.positions == nullptr ? 0 : p.positions[blockIdx.z];
+}
+
+// Where a key lies, in elements.
+__device__ __forceinline__ std::int64_t place_in_page(const AttentionDecodeParams& p, const DecodeStrides& at,
+                                                      int number, int inside) {
+    return min(max(number, 0), p.page_count - 1) * at.batch + inside * at.token;
+}
+
+// Asks the L2 cache for the block's first keys and values while the kernel before still runs. That may be
+// writing them, the positions or the pages: whatever comes of it is only a hint, but nothing that is read
+// here may stay in the L1 cache.
+__device__ __forceinline__ void prefetch_keys(const AttentionDecodeParams& p, int rows,
+                                              int bytes_of_element) {
+#if __CUDA_ARCH__ >= 900
+    constexpr int kKeys = 256;
+    const DecodeRange r =
+        decode_range(p, rows, p.positions == nullptr ? 0 : __ldcg(p.positions + blockIdx.z));
+    if (!p.vectorized) return;
+    const int end = min(r.split_end, r.split_begin + kKeys);
+    for (int key = r.split_begin + static_cast<int>(threadIdx.x); key < end; key += blockDim.x) {
+        std::int64_t k_at = r.batch * p.k_at.batch + key * p.k_at.token,
+                     v_at = r.batch * p.v_at.batch + key * p.v_at.token;
+        if (p.pages != nullptr) {
+            const int page = key / p.page_tokens, inside = key - page * p.page_tokens;
+            const int number =
+                __ldcg(p.pages + static_cast<std::int64_t>(r.batch) * p.pages_of_sequence + page);
+            k_at = place_in_page(p, p.k_at, number, inside);
+            v_at = place_in_page(p, p.v_at, number, inside);
+        }
+        const auto ask = [&](const void* from, std::int64_t at) {
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const char*>(from) +
+                                                                            at * bytes_of_element),
+                         "r"(p.d * bytes_of_element)
+                         : "memory");
+        };
+        ask(p.keys, k_at + r.kv_head * p.k_at.head);
+        ask(p.values, v_at + r.kv_head * p.v_at.head);
+    }
+#endif
 }
 
 // What the options make of a product; `distance` is that of the key from the token's place.
@@ -88,11 +132,11 @@ __device__ __forceinline__ void join_splits(const AttentionDecodeParams& p, cons
     __syncthreads();
     if (threadIdx.x == 0) {
         // What the whole block wrote comes before the count, and what others did before reading it.
-        asm volatile("fence.acq_rel.gpu;" ::: "memory");
         std::uint32_t* counter = p.counters + blockIdx.z * gridDim.y + blockIdx.y;
-        is_last = atomicAdd(counter, 1u) == static_cast<unsigned>(r.active) - 1;
+        std::uint32_t before;
+        asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+        is_last = before == static_cast<unsigned>(r.active) - 1;
         if (is_last) *counter = 0;
-        asm volatile("fence.acq_rel.gpu;" ::: "memory");
     }
     __syncthreads();
     if (!is_last) return;
