@@ -32,8 +32,9 @@ constexpr Row kRows[] = {
 
 // Stages of the ring that there is room for beside x.
 std::int64_t stages(const GroupedProblem& p) {
-    const std::int64_t room = kSharedBytes - kBulkStaticBytes - bulk_x_bytes(p.rows, p.k / kUnit, 1);
-    return std::min<std::int64_t>(room / kBulkPlainStageBytes, kBulkStages);
+    const std::int64_t room = kSharedBytes - kBulkStaticBytes - bulk_beside_bytes(p.rows, p.k / kUnit, 1, 0);
+    constexpr std::int64_t kEnough = 5;
+    return std::min(room / kBulkPlainStageBytes, kEnough);
 }
 
 bool can_run(const Row& row, const GroupedProblem& p, DType dtype, int sm) {
@@ -74,7 +75,7 @@ bool launch_gated_few_rows(Stream& stream, const GroupedProblem& p, DType dtype,
             .grid = {static_cast<std::uint32_t>(blocks)},
             .block = {kBulkThreads},
             .shared_bytes = static_cast<std::uint32_t>(stages(p) * kBulkPlainStageBytes +
-                                                       bulk_x_bytes(p.rows, p.k / kUnit, 1))};
+                                                       bulk_beside_bytes(p.rows, p.k / kUnit, 1, 0))};
         device.launcher().launch(stream, row.kernel(), config, params_of(device, p, dtype), cost);
         return true;
     }

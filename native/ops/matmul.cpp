@@ -153,9 +153,8 @@ void launch_gemm(const GemmChoice& choice, const GemmTypes& types, const Array& 
         const Cost cost = cost_of(problem, types);
         // Blocks that stay do the work of one for each part.
         const BlockPart part = variant.part(variant, whole);
-        const std::int64_t blocks = variant.gemv == GemvForm::bulk || variant.wgmma != nullptr
-                                        ? parts_of(problem, part) * whole.cluster
-                                        : 0;
+        const std::int64_t blocks =
+            is_bulk(variant.gemv) || variant.wgmma != nullptr ? parts_of(problem, part) * whole.cluster : 0;
         const std::int64_t slices = slices_for(stream, variant.kernel(), whole, cost, blocks);
         if (slices == 1) return launch_variant(stream, variant, problem, whole, cost);
         cut_gemm(variant, problem, whole, slices, [&](const GemmProblem& slice, const LaunchConfig& config) {

@@ -10,6 +10,7 @@ namespace gpk::ops {
 bool gemv_can_run(const GemmVariant& variant, const GemmProblem& p, int sm);
 LaunchConfig gemv_config(const GemmVariant& variant, const GemmProblem& p, int multiprocessors);
 BlockPart gemv_part(const GemmVariant& variant, const LaunchConfig& config);
-GemvBulkParams gemv_bulk_params(Device& device, const GemmVariant& variant, const GemmProblem& p);
+GemvBulkParams gemv_bulk_params(Device& device, const GemmVariant& variant, const GemmProblem& p,
+                                int multiprocessors);
 
 }  // namespace gpk::ops

@@ -124,14 +124,16 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
      .alignment_bytes = 16,                                 \
      .gemv = GemvForm::form,                                \
      .result = result_}
-#define GPK_FEW_ROWS_TO(name, suffix, result, most, tiles)                                                 \
-    GPK_FEW(name, result, most, kernel<GemvBulkKernel::gemv_bulk_##name##suffix##_tiles##tiles>, bulk,     \
-            kAlongK, kAlongK),                                                                             \
-        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_rows_tiles##tiles>,    \
-                rows, kAlongK, kAlongK),                                                                   \
-        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>, \
-                columns_split, kAny, kAcross),                                                             \
-        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>, \
+#define GPK_FEW_ROWS_TO(name, suffix, result, most, tiles)                                                   \
+    GPK_FEW(name, result, most, kernel<GemvBulkKernel::gemv_bulk_##name##suffix##_rows_tiles##tiles>,        \
+            bulk_rows, kAlongK, kAlongK),                                                                    \
+        GPK_FEW(name, result, most, kernel<GemvBulkKernel::gemv_bulk_##name##suffix##_columns_tiles##tiles>, \
+                bulk_columns, kAlongK, kAcross),                                                             \
+        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_rows_tiles##tiles>,      \
+                rows, kAlongK, kAlongK),                                                                     \
+        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>,   \
+                columns_split, kAny, kAcross),                                                               \
+        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>,   \
                 columns, kAny, kAcross)
 #define GPK_FEW_ROWS(name, most, tiles)                 \
     GPK_FEW_ROWS_TO(name, , std::nullopt, most, tiles), \
@@ -283,16 +285,16 @@ LaunchConfig grid_of(const GemmVariant& variant, const GemmProblem& p, const Blo
     }
     const auto parts = static_cast<std::uint32_t>(ceil_div(p.m, part.rows) * ceil_div(p.n, part.columns));
     config.grid = {parts * whole.cluster, batch_blocks(p)};
-    if (variant.gemv == GemvForm::bulk) config.grid.x = std::min(parts, whole.grid.x);  // so do they
+    if (is_bulk(variant.gemv)) config.grid.x = std::min(parts, whole.grid.x);  // so do they
     return config;
 }
 
 void launch_variant(Stream& stream, const GemmVariant& variant, const GemmProblem& p,
                     const LaunchConfig& config, const Cost& cost) {
     Device& device = stream.device();
-    if (variant.gemv == GemvForm::bulk) {
-        device.launcher().launch(stream, variant.kernel(), config, gemv_bulk_params(device, variant, p),
-                                 cost);
+    if (is_bulk(variant.gemv)) {
+        device.launcher().launch(stream, variant.kernel(), config,
+                                 gemv_bulk_params(device, variant, p, stream.multiprocessors()), cost);
     } else if (variant.wgmma != nullptr) {
         device.launcher().launch(stream, variant.kernel(), config, wgmma_params(device, variant, p), cost);
     } else {

@@ -31,11 +31,16 @@ struct BlockPart {
 // How a product of few rows of 16 bits runs (matmul_gemv.hpp).
 enum class GemvForm : std::uint8_t {
     none,
-    bulk,           // weights contiguous along k, brought by the copy engine (SM 90)
+    bulk_rows,      // weights contiguous along k, brought by the copy engine (SM 90)
+    bulk_columns,   // weights contiguous along n, so too
     rows,           // weights contiguous along k
     columns_split,  // weights contiguous along n; blocks of a cluster share k (SM 90 and newer)
     columns,
 };
+
+constexpr bool is_bulk(GemvForm form) {
+    return form == GemvForm::bulk_rows || form == GemvForm::bulk_columns;
+}
 
 // Where a product runs: of a stream, what it may use.
 struct GemmTarget {

@@ -30,18 +30,25 @@ Array aligned_rows(const Array& x) {
     return padded;
 }
 
+// Stages of the ring, at most, measured on an H200. Where the work on the codes takes longer than their way
+// (4 bits, few rows) the first stage comes late if many are asked for at once.
+std::int64_t bulk_stages(const QuantLayout& w, std::int64_t m) {
+    return bulk_rounds(w.format, m) == 1 ? 4 : 2;
+}
+
 // How the copy engine's kernel runs, or nothing where it cannot: before SM 90, or where x leaves no room.
 std::optional<LaunchConfig> bulk_config(const Stream& stream, const Kernel& kernel, const QuantLayout& w,
                                         std::int64_t m) {
     const DeviceInfo& info = stream.device().driver().info();
     if (!runs_sm90(kernel, info.sm)) return std::nullopt;
     const int step_units = quant_step(w.format) / 32;
-    const std::int64_t x_bytes = bulk_x_bytes(m, quant_steps(w.format, w.k) * step_units, step_units);
+    const std::int64_t x_bytes = bulk_beside_bytes(m, quant_steps(w.format, w.k) * step_units, step_units,
+                                                   w.format == QuantFormat::int4 ? w.group : 0);
     const std::int64_t room =
         static_cast<std::int64_t>(info.shared_bytes_per_block) - kBulkStaticBytes - x_bytes;
-    const std::int64_t stage = bulk_stage_bytes(w.format, w.group);
-    const std::int64_t stages = std::min<std::int64_t>(room / stage, kBulkStages);
-    if (room < 0 || stages < kLeastBulkStages) return std::nullopt;
+    const std::int64_t stage = bulk_stage_bytes(w.format, w.group, m);
+    const std::int64_t stages = std::min(room / stage, bulk_stages(w, m));
+    if (room < 0 || stages < kLeastQuantizedStages) return std::nullopt;
     const std::int64_t blocks =
         std::min<std::int64_t>(quant_tiles(w.n), std::max(stream.multiprocessors(), 1));
     return LaunchConfig{.grid = {static_cast<std::uint32_t>(blocks)},

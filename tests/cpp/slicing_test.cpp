@@ -72,7 +72,7 @@ TEST_P(Slices, GiveTheBitsOfOneLaunch) {
     const auto from = [&](std::int64_t low, std::int64_t high) {
         return std::uniform_int_distribution<std::int64_t>(low, high)(random);
     };
-    const bool bulk = v.gemv == ops::GemvForm::bulk;
+    const bool bulk = ops::is_bulk(v.gemv);
     int cut = 0;
     for (int round = 0; round < 30; ++round) {
         const std::int64_t m = v.max_m > 0 ? from(1, v.max_m) : from(1, 400), n = from(1, 700),

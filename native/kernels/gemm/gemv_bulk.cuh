@@ -6,20 +6,56 @@
 #include "kernels/gemm/gemv_bulk.hpp"
 #include "kernels/gemm/gemv_quantized.cuh"
 #include "kernels/hopper.cuh"
+#include "kernels/overlap.cuh"
 
 namespace gpk::kernels {
 
 namespace {
 
+// As in hopper.cuh, of addresses that stay in registers.
+__device__ __forceinline__ void bulk_wait(std::uint32_t barrier, std::uint32_t parity) {
+    std::uint32_t done;
+    do {
+        asm volatile(
+            "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, "
+            "p;\n}\n"
+            : "=r"(done)
+            : "r"(barrier), "r"(parity)
+            : "memory");
+    } while (done == 0);
+}
+__device__ __forceinline__ void bulk_arrive(std::uint32_t barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void bulk_expect(std::uint32_t barrier, std::uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
+}
 __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, std::uint32_t bytes,
-                                          Barrier& barrier) {
+                                          std::uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-        "[%3], "
-        "%4;" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(shared_address(&barrier)),
-        "l"(static_cast<std::uint64_t>(CachePolicy::evict_first))
+        "[%3], %4;" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "l"(static_cast<std::uint64_t>(CachePolicy::evict_first))
         : "memory");
+}
+__device__ __forceinline__ void bulk_load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier,
+                                              int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], "
+        "[%1, {%4, %5, %6}], [%2], %3;" ::"r"(to),
+        "l"(&map), "r"(barrier), "l"(static_cast<std::uint64_t>(CachePolicy::evict_first)), "r"(x), "r"(y),
+        "r"(z)
+        : "memory");
+}
+__device__ __forceinline__ void bulk_prefetch(const void* from, std::uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bulk_prefetch_box(const TensorMap& map, int x, int y, int z) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map), "r"(x),
+                 "r"(y), "r"(z)
+                 : "memory");
 }
 // What the compiler should keep rather than make again in every round.
 __device__ __forceinline__ std::uint32_t opaque(std::uint32_t value) {
@@ -32,6 +68,9 @@ __device__ __forceinline__ uint4 load_shared(std::uint32_t address) {
                  : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
                  : "r"(address));
     return words;
+}
+__device__ __forceinline__ void load_shared_pair(std::uint32_t address, float (&pair)[2]) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(pair[0]), "=f"(pair[1]) : "r"(address));
 }
 __device__ __forceinline__ std::uint32_t load_shared_word(std::uint32_t address) {
     std::uint32_t word;
@@ -54,258 +93,244 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, const uint4&
                  : "memory");
 }
 
-// Weights of T as they are in an array: whole 64 of k. The map has them as [n][k / 64][64], and its box is a
-// stage: 16 rows of 1 KiB.
+// Where a block's part of x goes: for each unit of 32 of k, each row, four chunks of 16 bytes.
+struct BulkX {
+    std::uint32_t begin, m, chunks;
+    std::uint32_t group_sums;  // of int4: [groups][rows up to 8 (16)] float32
+
+    __device__ __forceinline__ std::uint32_t place(std::uint32_t chunk, std::uint32_t row) const {
+        return begin + (chunk / 4 * m + row) * 64 + chunk % 4 * 16;
+    }
+};
+// Eight of a row of x; zeros past its end.
 template <class T>
-struct PlainSource {
-    static constexpr int kUnits = 1;  // of 32 weights, in a step
+__device__ __forceinline__ uint4 bulk_x(const T* row, std::uint32_t chunk, std::uint32_t k) {
+    const std::uint32_t column = chunk * 8;
+    if (column >= k) return {};
+    return column + 8 <= k ? *reinterpret_cast<const uint4*>(row + column)
+                           : load_some(row + column, 1, k - column);
+}
+
+// All threads that multiply; a barrier of them follows. What is stored is ordered(words, chunk).
+template <class T, class Order>
+__device__ __forceinline__ void bulk_take_x(const BulkX& to, const T* x, std::int64_t x_row, std::uint32_t k,
+                                            std::uint32_t thread, Order ordered) {
+    constexpr std::uint32_t kAhead = 4;
+    for (std::uint32_t row = 0; row < to.m; row += kAhead) {
+        for (std::uint32_t chunk = thread; chunk < to.chunks; chunk += 32 * kBulkWarps) {
+            uint4 words[kAhead];
+#pragma unroll
+            for (std::uint32_t i = 0; i < kAhead; ++i) {
+                words[i] = row + i < to.m ? bulk_x(x + (row + i) * x_row, chunk, k) : uint4{};
+            }
+#pragma unroll
+            for (std::uint32_t i = 0; i < kAhead; ++i) {
+                if (row + i < to.m) store_shared(to.place(chunk, row + i), ordered(words[i], chunk));
+            }
+        }
+    }
+}
+
+// Weights of T that are contiguous along k: whole 64 of k. The map has them as [n][k / 64][64], and its box
+// is a stage: 16 rows of 1 KiB.
+template <class T>
+struct RowsSource {
+    static constexpr int kUnits = 1;         // of 32 weights, in a step
+    static constexpr int kColumnGroups = 1;  // of 16, in a stage: a warp has one of them
+    static constexpr int kRounds = 1;        // steps of it that a warp has
     static constexpr int kStageBytes = kBulkPlainStageBytes;
-    struct Constants {};
+    static constexpr int kGroup = 0, kGroupSumsStep = 0;
 
     const TensorMap& weights;
+    const T* x;  // rows x_row elements apart, 16-byte aligned
+    std::int64_t x_row;
     std::uint32_t k;
 
     __device__ __forceinline__ std::uint32_t steps() const { return k / 32; }
+    __device__ __forceinline__ void take_x(const BulkX& to, std::uint32_t thread) const {
+        bulk_take_x(to, x, x_row, k, thread, [](const uint4& words, std::uint32_t) { return words; });
+    }
+    __device__ __forceinline__ float of_row(std::uint32_t, float sum) const { return sum; }
     // By one thread. What lies outside comes as zeros.
-    __device__ __forceinline__ void load(std::uint32_t stage, std::uint32_t tile, std::uint32_t first_step,
-                                         std::uint32_t, Barrier& barrier) const {
-        barrier_expect(barrier, kStageBytes);
-        tma_load(__cvta_shared_to_generic(stage), weights, barrier, CachePolicy::evict_first, 0,
-                 first_step / 2, tile * 16);
+    __device__ __forceinline__ void load(std::uint32_t stage, std::uint32_t tile, std::uint32_t step,
+                                         std::uint32_t barrier) const {
+        bulk_expect(barrier, kStageBytes);
+        bulk_load_box(stage, weights, barrier, 0, step / 2, tile * 16);
+    }
+    __device__ __forceinline__ void prefetch(std::uint32_t tile, std::uint32_t step) const {
+        bulk_prefetch_box(weights, 0, step / 2, tile * 16);
     }
     // Where in a stage this lane's part of its warp's step lies.
     struct Place {
         std::uint32_t data;
-        __device__ __forceinline__ Place(const PlainSource&, int warp, int lane)
+        __device__ __forceinline__ Place(const RowsSource&, int warp, int lane)
             : data(opaque(warp * 64 + lane / 4 * 1024 + lane % 4 * 16)) {}
     };
     template <int kTiles>
     struct Step {
         uint4 low, high;
-        __device__ __forceinline__ Step(const Place& place, std::uint32_t stage)
+        __device__ __forceinline__ Step(const Place& place, std::uint32_t stage, int)
             : low(load_shared(stage + place.data)), high(load_shared(stage + place.data + 8 * 1024)) {}
-        __device__ __forceinline__ void multiply(const Constants&, const uint4 (&x)[kUnits][kTiles],
-                                                 float (&sums)[kTiles][4]) {
+        // x_of(u, i): of unit u this lane's x of the rows 8 i to 8 i + 7.
+        template <class X>
+        __device__ __forceinline__ void multiply(const X& x_of, std::uint32_t, float (&sums)[kTiles][4]) {
 #pragma unroll
             for (int i = 0; i < kTiles; ++i) {
-                multiply_add<T>(sums[i], low.x, high.x, low.y, high.y, x[0][i].x, x[0][i].y);
-                multiply_add<T>(sums[i], low.z, high.z, low.w, high.w, x[0][i].z, x[0][i].w);
+                const uint4 x = x_of(0, i);
+                multiply_add<T>(sums[i], low.x, high.x, low.y, high.y, x.x, x.y);
+                multiply_add<T>(sums[i], low.z, high.z, low.w, high.w, x.z, x.w);
             }
         }
     };
     __device__ __forceinline__ float factor(std::uint32_t) const { return 1; }
 };
 
-// A quantised weight. kUnitsPerGroup as in gemv_quantized.
-template <class Format, class T, int kUnitsPerGroup>
-struct QuantizedSource {
-    static constexpr bool kGrouped = Format::kFormat == QuantFormat::int4;
-    static constexpr bool kBlocked = Format::kFormat == QuantFormat::nvfp4;
-    static constexpr int kUnits = quant_step(Format::kFormat) / 32;
-    static constexpr int kGroups = kGrouped ? kUnits / kUnitsPerGroup : 1;            // of a row in a step
-    static constexpr int kScaleBytes = kGrouped ? 32 * kGroups : kBlocked ? 128 : 0;  // of a step
-    static constexpr int kZeroBytes = kGrouped ? 16 * kGroups : 0;
-    static constexpr int kScales = kBulkSteps * kQuantTileBytes;
-    static constexpr int kZeros = kScales + kBulkSteps * kScaleBytes;
-    static constexpr int kStageBytes = kZeros + kBulkSteps * kZeroBytes;
-    static_assert(kStageBytes == bulk_stage_bytes(Format::kFormat, 32 * kUnitsPerGroup));
+// Weights of T that are contiguous along n. The map has them as [1][k][n], its box is a stage: 128 of k by 64
+// columns, swizzled. ldmatrix turns 8 x 8 of them; which 8 of k is free, and chosen so that their places
+// differ by the swizzle: of a unit of 32, in turn j = 0 to 3, 8 t + 2 ((t + j) % 4) and the one after it, of
+// t = 0 to 3. So x's chunks are turned by their t.
+template <class T>
+struct ColumnsSource {
+    static constexpr int kUnits = 1, kColumnGroups = 4, kRounds = 1;
+    static constexpr int kStageBytes = kBulkPlainStageBytes;
+    static constexpr int kGroup = 0, kGroupSumsStep = 0;
 
-    using Constants = typename Format::template Constants<T>;
+    const TensorMap& weights;
+    const T* x;
+    std::int64_t x_row;
+    std::uint32_t k;
 
-    QuantLayout w;
-
-    __device__ __forceinline__ std::uint32_t steps() const {
-        return static_cast<std::uint32_t>(quant_steps(Format::kFormat, w.k));
+    __device__ __forceinline__ std::uint32_t steps() const { return (k + 31) / 32; }
+    __device__ __forceinline__ void take_x(const BulkX& to, std::uint32_t thread) const {
+        bulk_take_x(to, x, x_row, k, thread, [](const uint4& w, std::uint32_t chunk) {
+            const std::uint32_t t = chunk % 4;
+            return t == 0   ? w
+                   : t == 1 ? uint4{w.y, w.z, w.w, w.x}
+                   : t == 2 ? uint4{w.z, w.w, w.x, w.y}
+                            : uint4{w.w, w.x, w.y, w.z};
+        });
     }
-    __device__ __forceinline__ void load(std::uint32_t stage, std::uint32_t tile, std::uint32_t first_step,
-                                         std::uint32_t count, Barrier& barrier) const {
-        std::uint32_t zero_bytes = 0;
-        const std::uint32_t scale_bytes = kScaleBytes * count;
-        const std::uint64_t first_scale = (std::uint64_t{tile} * steps() + first_step) * kScaleBytes;
-        if constexpr (kGrouped) {
-            if (w.zeros != nullptr) zero_bytes = kZeroBytes * count;
-        }
-        barrier_expect(barrier, kQuantTileBytes * count + scale_bytes + zero_bytes);
-        bulk_load(
-            stage,
-            static_cast<const char*>(w.data) + (std::uint64_t{tile} * steps() + first_step) * kQuantTileBytes,
-            kQuantTileBytes * count, barrier);
-        if constexpr (kGrouped || kBlocked) {
-            bulk_load(stage + kScales, static_cast<const char*>(w.scales) + first_scale, scale_bytes,
-                      barrier);
-        }
-        if constexpr (kGrouped) {
-            if (zero_bytes != 0) bulk_load(stage + kZeros, w.zeros + first_scale / 2, zero_bytes, barrier);
-        }
+    __device__ __forceinline__ float of_row(std::uint32_t, float sum) const { return sum; }
+    __device__ __forceinline__ float factor(std::uint32_t) const { return 1; }
+    __device__ __forceinline__ void load(std::uint32_t stage, std::uint32_t tile, std::uint32_t step,
+                                         std::uint32_t barrier) const {
+        bulk_expect(barrier, kStageBytes);
+        bulk_load_box(stage, weights, barrier, tile * 64, step * 32, 0);
     }
+    __device__ __forceinline__ void prefetch(std::uint32_t tile, std::uint32_t step) const {
+        bulk_prefetch_box(weights, tile * 64, step * 32, 0);
+    }
+    // Of the lane's row of each of two times four matrices: j 0 and 1, then 2 and 3; of each, columns 0 to 7
+    // and 8 to 15.
     struct Place {
-        std::uint32_t data, scales, zeros;
-        bool has_zeros;
-        __device__ __forceinline__ Place(const QuantizedSource& source, int warp, int lane)
-            : data(opaque(warp * kQuantTileBytes + lane * 16)),
-              scales(opaque(kScales + (kGrouped ? (warp * kGroups * 16 + lane / 4) * 2
-                                                : warp * 128 + lane / 4 * 8 + lane % 4 / 2 * 4))),
-              zeros(opaque(kZeros + warp * kGroups * 16 + lane / 4)),
-              has_zeros(source.w.zeros != nullptr) {}
+        std::uint32_t data[2];
+        __device__ __forceinline__ Place(const ColumnsSource&, int warp, int lane) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int t = lane % 8 / 2, j = 2 * i + lane / 16;
+                const int row = warp / kColumnGroups * 32 + 8 * t + 2 * ((t + j) % 4) + lane % 2;
+                const int chunk = warp % kColumnGroups * 2 + lane / 8 % 2;
+                data[i] = opaque(row * 128 + (chunk ^ row % 8) * 16);
+            }
+        }
     };
     template <int kTiles>
     struct Step {
-        uint4 chunks[2];
-        std::uint32_t scales[2][kGroups], zeros[2][kGroups];
-        __device__ __forceinline__ Step(const Place& place, std::uint32_t stage) {
+        std::uint32_t a[2][4];
+        __device__ __forceinline__ Step(const Place& place, std::uint32_t stage, int) {
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                chunks[h] = load_shared(stage + place.data + h * 512);
-                if constexpr (kGrouped) {
-#pragma unroll
-                    for (int e = 0; e < kGroups; ++e) {
-                        scales[h][e] = load_shared_half(stage + place.scales + (16 * e + 8 * h) * 2) << 16;
-                        zeros[h][e] = Int4::minus_zero<T>(8);
-                    }
-                } else if constexpr (kBlocked) {
-                    scales[h][0] = load_shared_word(stage + place.scales + 64 * h);
-                }
-            }
-            if constexpr (kGrouped) {
-                if (place.has_zeros) {
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-                        for (int e = 0; e < kGroups; ++e) {
-                            zeros[h][e] =
-                                Int4::minus_zero<T>(load_shared_byte(stage + place.zeros + 16 * e + 8 * h));
-                        }
-                    }
-                }
+            for (int i = 0; i < 2; ++i) {
+                asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                             : "=r"(a[i][0]), "=r"(a[i][1]), "=r"(a[i][2]), "=r"(a[i][3])
+                             : "r"(stage + place.data[i]));
             }
         }
-        __device__ __forceinline__ void multiply(const Constants& constants, const uint4 (&x)[kUnits][kTiles],
-                                                 float (&sums)[kTiles][4]) {
-            // Two chains of sums, so that one need not wait for the other.
-            float chains[2][kTiles][4];
+        template <class X>
+        __device__ __forceinline__ void multiply(const X& x_of, std::uint32_t, float (&sums)[kTiles][4]) {
 #pragma unroll
-            for (int u = 0; u < kUnits; ++u) {
-                std::uint32_t pairs[2][4];
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    std::uint32_t extra = 0;
-                    if constexpr (kGrouped) extra = zeros[h][u / kUnitsPerGroup];
-                    if constexpr (kBlocked) extra = Nvfp4::scale<T>(scales[h][0], u);
-                    Format::template unpack<T>(constants, chunks[h], u, extra, pairs[h]);
-                }
-                const bool begins = kGrouped ? u % kUnitsPerGroup == 0 : u == 0;
-                const bool ends = kGrouped ? u % kUnitsPerGroup == kUnitsPerGroup - 1 : u == kUnits - 1;
-#pragma unroll
-                for (int i = 0; i < kTiles; ++i) {
-                    const uint4& b = x[u][i];
-                    if (begins) {
-#pragma unroll
-                        for (int e = 0; e < 4; ++e) chains[0][i][e] = chains[1][i][e] = 0;
-                    }
-                    multiply_add<T>(chains[0][i], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], b.x,
-                                    b.y);
-                    multiply_add<T>(chains[1][i], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], b.z,
-                                    b.w);
-                    if (ends) {
-#pragma unroll
-                        for (int e = 0; e < 4; ++e) {
-                            const float sum = chains[0][i][e] + chains[1][i][e];
-                            if constexpr (kGrouped) {
-                                sums[i][e] += sum * __uint_as_float(scales[e / 2][u / kUnitsPerGroup]);
-                            } else {
-                                sums[i][e] += sum;
-                            }
-                        }
-                    }
-                }
+            for (int i = 0; i < kTiles; ++i) {
+                const uint4 x = x_of(0, i);
+                multiply_add<T>(sums[i], a[0][0], a[0][1], a[0][2], a[0][3], x.x, x.y);
+                multiply_add<T>(sums[i], a[1][0], a[1][1], a[1][2], a[1][3], x.z, x.w);
             }
         }
     };
-    __device__ __forceinline__ float factor(std::uint32_t column) const {
-        if constexpr (kGrouped) return 1;
-        if constexpr (!kGrouped) return Format::template factor<T>(w, column);
-    }
 };
 
-// store(row, column, sum) is given each sum once. x: rows x_row elements apart, 16-byte aligned.
+// store(row, column, sum) is given each sum once. `prefetched`: stages that the L2 cache is asked for early.
 //
-// Shared memory holds the ring, then x as the tensor cores want it: for each unit of 32 of k, each row, each
-// t the 16 bytes at 8 t; then as many zeros as one step has of x, for the rows up to 8 (16) that are not
-// there.
-template <class Source, class T, int kTiles, class Store>
-__device__ __forceinline__ void gemv_bulk(const Source& source, const T* x, std::int64_t x_row,
-                                          std::uint32_t m, std::uint32_t n, std::uint32_t k, Store store) {
+// Shared memory holds the ring, then x as the tensor cores want it: for each unit of 32 of k,
+// each row, each t the 16 bytes at 8 t; then as many zeros as one step has of x, for the rows up to 8 (16)
+// that are not there; then the sums of x for each group of int4.
+template <class Source, int kTiles, class Store>
+__device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m, std::uint32_t n,
+                                          std::uint32_t prefetched, Store store) {
     constexpr int kUnits = Source::kUnits, kElements = 16 * 8 * kTiles, kThreads = 32 * kBulkWarps;
-    static_assert(kBulkSteps == kBulkWarps);
-    extern __shared__ __align__(128) unsigned char dynamic[];
+    constexpr std::uint32_t kEmpty = 8 * kBulkStages;
+    constexpr int kSteps = kBulkWarps / Source::kColumnGroups, kColumns = 16 * Source::kColumnGroups;
+    extern __shared__ __align__(1024) unsigned char dynamic[];
     __shared__ float parts[2][kBulkWarps][kElements];
-    __shared__ Barrier full[kBulkStages], empty[kBulkStages];
+    __shared__ Barrier barriers[2 * kBulkStages];  // stages that are full, then those that are empty
     std::uint32_t shared_bytes, thread;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(shared_bytes));
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));  // once: not in every round
 
-    const std::uint32_t steps = source.steps(), units = steps * kUnits;
+    const std::uint32_t tiles = (n + kColumns - 1) / kColumns, steps = source.steps(), units = steps * kUnits;
     const std::uint32_t ring = shared_address(dynamic);
     const std::uint32_t stages =
-        (shared_bytes - static_cast<std::uint32_t>(bulk_x_bytes(m, units, kUnits))) / Source::kStageBytes;
+        (shared_bytes - static_cast<std::uint32_t>(bulk_beside_bytes(m, units, kUnits, Source::kGroup))) /
+        Source::kStageBytes;
     const std::uint32_t x_begin = ring + stages * Source::kStageBytes, zeros = x_begin + 64 * m * units;
-    const std::uint32_t tiles = (n + 15) / 16;
     const int warp = static_cast<int>(thread / 32), lane = static_cast<int>(thread % 32), g = lane / 4,
               t = lane % 4;
 
     if (thread < stages) {
-        barrier_init(full[thread], 1);
-        barrier_init(empty[thread], kBulkWarps);
+        barrier_init(barriers[thread], 1);
+        barrier_init(barriers[kBulkStages + thread], kBulkWarps);
         barrier_init_fence();
+    }
+    if (warp == kBulkWarps && lane == 0) {
+        // The first weights come to the L2 cache while the kernel before still runs: whatever it writes, that
+        // is only a hint.
+        for (std::uint32_t stage = 0; stage < prefetched && blockIdx.x < tiles; ++stage) {
+            if (stage * kSteps * Source::kRounds < steps) {
+                source.prefetch(blockIdx.x, stage * kSteps * Source::kRounds);
+            }
+        }
     }
     for (std::uint32_t i = thread; i < 4 * m * kUnits; i += kBulkThreads)
         store_shared(zeros + i * 16, uint4{});
     __syncthreads();
     wait_for_predecessor();
     // The next kernel may take its place and wait there.
-    asm volatile("griddepcontrol.launch_dependents;");
+    launch_dependents();
 
-    std::uint32_t stage = 0, parity = 0;
+    const std::uint32_t first_barrier = opaque(shared_address(barriers)),
+                        last_barrier = first_barrier + 8 * stages;
+    std::uint32_t barrier = first_barrier, stage_begin = ring, parity = 0;
     const auto next_stage = [&] {
-        if (++stage == stages) stage = 0, parity ^= 1;
+        barrier += 8;
+        stage_begin += Source::kStageBytes;
+        if (barrier == last_barrier) barrier = first_barrier, stage_begin = ring, parity ^= 1;
     };
     if (warp == kBulkWarps) {
         if (lane != 0) return;
         for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-            for (std::uint32_t step = 0; step < steps; step += kBulkSteps) {
-                barrier_wait(empty[stage], parity ^ 1);
-                source.load(ring + stage * Source::kStageBytes, tile, step,
-                            steps - step < kBulkSteps ? steps - step : kBulkSteps, full[stage]);
+            for (std::uint32_t step = 0; step < steps; step += kSteps * Source::kRounds) {
+                bulk_wait(barrier + kEmpty, parity ^ 1);
+                source.load(stage_begin, tile, step, barrier);
                 next_stage();
             }
         }
         return;
     }
 
-    // Meanwhile x comes, some rows at a time.
-    constexpr int kAhead = 4;
-    for (std::uint32_t row = 0; row < m; row += kAhead) {
-        for (std::uint32_t chunk = thread; chunk < 4 * units; chunk += kThreads) {
-            uint4 words[kAhead];
-#pragma unroll
-            for (int i = 0; i < kAhead; ++i) {
-                const T* from = x + (row + i) * x_row + chunk * 8;
-                words[i] = uint4{};
-                if (row + i >= m || chunk * 8 >= k) continue;
-                words[i] = chunk * 8 + 8 <= k ? *reinterpret_cast<const uint4*>(from)
-                                              : load_some(from, 1, k - chunk * 8);
-            }
-#pragma unroll
-            for (int i = 0; i < kAhead; ++i) {
-                if (row + i < m) {
-                    store_shared(x_begin + (chunk / 4 * m + row + i) * 64 + chunk % 4 * 16, words[i]);
-                }
-            }
-        }
-    }
+    // Meanwhile x comes.
+    const BulkX at{x_begin, m, 4 * units, zeros + 64 * m * kUnits};
+    source.take_x(at, thread);
     named_barrier_sync(1, kThreads);
 
-    const typename Source::Constants constants;
+    const int warp_step = warp / Source::kColumnGroups;
     const typename Source::Place place(source, warp, lane);
     // This lane's x for the first unit of its warp's step, and how far it is to the next unit.
     std::uint32_t x_from[kTiles], x_unit[kTiles];
@@ -313,34 +338,41 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, const T* x, std:
     for (int i = 0; i < kTiles; ++i) {
         const std::uint32_t row = 8 * i + g;
         x_unit[i] = opaque(row < m ? m * 64 : 0);
-        x_from[i] = opaque((row < m ? x_begin + row * 64 : zeros) + t * 16 + warp * kUnits * x_unit[i]);
+        x_from[i] = opaque((row < m ? x_begin + row * 64 : zeros) + t * 16 + warp_step * kUnits * x_unit[i]);
     }
-    std::uint32_t stage_begin = ring;
+    const std::uint32_t sums_from =
+        opaque(at.group_sums + 8 * t + warp_step * Source::kGroupSumsStep * kTiles);
+    if constexpr (Source::kGroup != 0) {
+        for (std::uint32_t step = warp_step; step < steps; step += kSteps) {
+            const auto x_of = [&](int u, int i) {
+                return load_shared(x_from[i] + (u + (step - warp_step) * kUnits) * x_unit[i]);
+            };
+            Source::sum_x(x_of, sums_from + (step - warp_step) * Source::kGroupSumsStep * kTiles);
+        }
+        __syncwarp();
+    }
     int buffer = 0;
     for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x, buffer ^= 1) {
         float sums[kTiles][4] = {};
-        std::uint32_t x_at[kTiles];
+        std::uint32_t x_at[kTiles], sums_at = sums_from;
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) x_at[i] = x_from[i];
-        for (std::uint32_t step = warp; step < steps + warp; step += kBulkSteps) {
-            barrier_wait(full[stage], parity);
-            if (step < steps) {
-                typename Source::template Step<kTiles> parts_of_step(place, stage_begin);
-                uint4 v[kUnits][kTiles];
+        for (std::uint32_t step = warp_step; step < steps + warp_step; step += kSteps * Source::kRounds) {
+            bulk_wait(barrier, parity);
 #pragma unroll
-                for (int u = 0; u < kUnits; ++u) {
-#pragma unroll
-                    for (int i = 0; i < kTiles; ++i) v[u][i] = load_shared(x_at[i] + u * x_unit[i]);
+            for (int round = 0; round < Source::kRounds; ++round) {
+                if (step + round * kSteps < steps) {
+                    typename Source::template Step<kTiles> part(place, stage_begin, round);
+                    const auto x_of = [&](int u, int i) { return load_shared(x_at[i] + u * x_unit[i]); };
+                    part.multiply(x_of, sums_at, sums);
                 }
-                parts_of_step.multiply(constants, v, sums);
-            }
 #pragma unroll
-            for (int i = 0; i < kTiles; ++i) x_at[i] += kBulkSteps * kUnits * x_unit[i];
+                for (int i = 0; i < kTiles; ++i) x_at[i] += kSteps * kUnits * x_unit[i];
+                sums_at += kSteps * Source::kGroupSumsStep * kTiles;
+            }
             __syncwarp();
-            if (lane == 0) barrier_arrive(empty[stage]);
-            stage_begin += Source::kStageBytes;
+            if (lane == 0) bulk_arrive(barrier + kEmpty);
             next_stage();
-            if (stage == 0) stage_begin = ring;
         }
 #pragma unroll
         for (int i = 0; i < kTiles; ++i) {
@@ -351,36 +383,33 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, const T* x, std:
         }
         named_barrier_sync(1, kThreads);
 #pragma unroll 1
-        for (std::uint32_t element = thread; element < 16 * m; element += kThreads) {
+        for (std::uint32_t element = thread; element < kColumns * m; element += kThreads) {
+            const std::uint32_t row = element / kColumns, column = element % kColumns;
             float sum = 0;
 #pragma unroll
-            for (int other = 0; other < kBulkWarps; ++other) sum += parts[buffer][other][element];
-            const std::uint32_t column = tile * 16 + element % 16;
-            if (column < n) store(element / 16, column, sum * source.factor(column));
+            for (int other = 0; other < kSteps; ++other) {
+                sum += parts[buffer][other * Source::kColumnGroups + column / 16][row * 16 + column % 16];
+            }
+            sum = source.of_row(row, sum);
+            if (tile * kColumns + column < n) {
+                store(row, tile * kColumns + column, sum * source.factor(tile * kColumns + column));
+            }
         }
     }
 }
 
 }  // namespace
 
-#define GPK_GEMV_BULK_SYMBOL(T, type, Out, suffix, tiles)                                                 \
-    extern "C" __global__ void __launch_bounds__(kBulkThreads, 1)                                         \
-        gemv_bulk_##type##suffix##_tiles##tiles(const __grid_constant__ GemvBulkParams params) {          \
+#define GPK_GEMV_BULK_SYMBOL(T, type, Out, suffix, form, Source, tiles)                                   \
+    extern "C" __global__ void __launch_bounds__(kBulkThreads, tiles == 1 ? 2 : 1)                        \
+        gemv_bulk_##type##suffix##_##form##_tiles##tiles(const __grid_constant__ GemvBulkParams params) { \
         const GemmProblem& p = params.problem;                                                            \
-        const auto k = static_cast<std::uint32_t>(p.k);                                                   \
-        gemv_bulk<PlainSource<T>, T, tiles>(                                                              \
-            {params.weights, k}, static_cast<const T*>(p.a), p.a_row, static_cast<std::uint32_t>(p.m),    \
-            static_cast<std::uint32_t>(p.n), k, [&](std::uint32_t row, std::uint32_t column, float sum) { \
+        gemv_bulk<Source<T>, tiles>(                                                                      \
+            {params.weights, static_cast<const T*>(p.a), p.a_row, static_cast<std::uint32_t>(p.k)},       \
+            static_cast<std::uint32_t>(p.m), static_cast<std::uint32_t>(p.n), params.prefetched,          \
+            [&](std::uint32_t row, std::uint32_t column, float sum) {                                     \
                 static_cast<Out*>(p.c)[row * p.c_row + column * p.c_col] = convert<Out>(sum);             \
             });                                                                                           \
-    }
-#define GPK_GEMV_BULK_QUANTIZED_SYMBOL(T, type, format, Format, units, tiles)                                \
-    extern "C" __global__ void __launch_bounds__(kBulkThreads, 1)                                            \
-        gemv_bulk_##type##_##format##_tiles##tiles(const __grid_constant__ GemvQuantizedParams p) {          \
-        gemv_bulk<QuantizedSource<Format, T, units>, T, tiles>(                                              \
-            {p.w}, static_cast<const T*>(p.x), p.x_row, static_cast<std::uint32_t>(p.m),                     \
-            static_cast<std::uint32_t>(p.w.n), static_cast<std::uint32_t>(p.w.k),                            \
-            [&](std::uint32_t row, std::uint32_t column, float sum) { store_sum<T>(p, row, column, sum); }); \
     }
 
 }  // namespace gpk::kernels

@@ -1,8 +1,10 @@
 // gemv_bulk: products of up to 16 rows of float16 or bfloat16 where the copy engine brings the weights (SM
-// 90). Weights are [n, k] and contiguous along k, or quantised. Accumulates in float32.
+// 90). Accumulates in float32.
 //
-// gemv_bulk_<type>_rows<r>: wants 16-byte alignment as gemm_mma does, k in whole 64, one batch.
-// gemv_bulk_<type>_<format>_rows<r>: c = x @ w.T as gemv_quantized.
+// gemv_bulk_<type>_rows_tiles<r / 8>: weights contiguous along k (weights [n, k]), k in whole 64.
+// gemv_bulk_<type>_columns_tiles<r / 8>: weights contiguous along n (weights [k, n]).
+//   Both want 16-byte alignment as gemm_mma does, a contiguous along k, and one batch.
+// gemv_bulk_<type>_<format>_tiles<r / 8>: c = x @ w.T as gemv_quantized.
 #pragma once
 
 #include "driver/driver.hpp"
@@ -14,20 +16,23 @@ namespace gpk {
 class Kernel;
 
 struct GemvBulkParams {
-    TensorMap weights;  // b.T as [n][k / 64][64], the box 16 rows of 8 of these
+    TensorMap weights;  // rows: b.T as [n][k / 64][64], the box 16 of n by 8; columns: see ColumnsSource
     GemmProblem problem;
+    std::uint32_t prefetched;  // stages of a block's first tile that the L2 cache is asked for early
 };
 
-// X(T, type, Out, suffix, rows / 8)
+// X(T, type, Out, suffix, form, Source, rows / 8)
+#define GPK_GEMV_BULK_OF(X, T, type, Out, suffix)      \
+    X(T, type, Out, suffix, rows, RowsSource, 1)       \
+    X(T, type, Out, suffix, rows, RowsSource, 2)       \
+    X(T, type, Out, suffix, columns, ColumnsSource, 1) \
+    X(T, type, Out, suffix, columns, ColumnsSource, 2)
 #define GPK_GEMV_BULK_KERNELS(X, T, type) \
-    X(T, type, T, , 1)                    \
-    X(T, type, T, , 2)                    \
-    X(T, type, float, _float32, 1)        \
-    X(T, type, float, _float32, 2)
+    GPK_GEMV_BULK_OF(X, T, type, T, ) GPK_GEMV_BULK_OF(X, T, type, float, _float32)
 #define GPK_GEMV_BULK_BFLOAT16(X) GPK_GEMV_BULK_KERNELS(X, gpk::bfloat16, bfloat16)
 #define GPK_GEMV_BULK_FLOAT16(X) GPK_GEMV_BULK_KERNELS(X, gpk::float16, float16)
 
-#define GPK_X(T, type, Out, suffix, tiles) gemv_bulk_##type##suffix##_tiles##tiles,
+#define GPK_X(T, type, Out, suffix, form, Source, tiles) gemv_bulk_##type##suffix##_##form##_tiles##tiles,
 enum class GemvBulkKernel : int { GPK_GEMV_BULK_BFLOAT16(GPK_X) GPK_GEMV_BULK_FLOAT16(GPK_X) };
 #undef GPK_X
 
@@ -39,22 +44,33 @@ const Kernel& gemv_bulk_quantized(DType type, const QuantLayout& w, std::int64_t
 inline constexpr int kBulkWarps = 16;  // that multiply; one more keeps the copy engine busy
 inline constexpr int kBulkThreads = 32 * (kBulkWarps + 1);
 inline constexpr int kBulkColumns = 16;  // of c, at a time
-// A stage of the ring of shared memory, and at most how many there are: more only delay the first.
+// A stage of the ring of shared memory, and at most how many there are.
 inline constexpr int kBulkSteps = 16;  // of 64 bytes of 16 rows
-inline constexpr int kBulkStages = 5;
-inline constexpr int kLeastBulkStages = 3;  // fewer do not keep the memory busy
+inline constexpr int kBulkStages = 8;
+inline constexpr int kLeastBulkStages = 3;       // fewer do not keep the memory busy
+inline constexpr int kLeastQuantizedStages = 2;  // nor of quantised weights
 inline constexpr int kBulkPlainStageBytes = kBulkSteps * kQuantTileBytes;
 inline constexpr int kBulkStaticBytes = 34 * 1024;  // of shared memory beside the ring, at most
 
-GPK_HD constexpr int bulk_stage_bytes(QuantFormat format, std::int64_t group) {
+// Steps of a stage that one warp has, for up to `m` rows: with few to a tile, waiting costs more than the
+// work.
+GPK_HD constexpr int bulk_rounds(QuantFormat format, std::int64_t m) {
+    return quant_bits(format) == 4 && m <= 8 ? 2 : 1;
+}
+GPK_HD constexpr int bulk_stage_bytes(QuantFormat format, std::int64_t group, std::int64_t m) {
     const int scales = format == QuantFormat::int4    ? 48 * 128 / static_cast<int>(group)
                        : format == QuantFormat::nvfp4 ? 128
                                                       : 0;
-    return kBulkSteps * (kQuantTileBytes + scales);
+    return bulk_rounds(format, m) * kBulkSteps * (kQuantTileBytes + scales);
 }
-// What x takes: `units` of 32 of k, and zeros for a step.
-GPK_HD constexpr std::int64_t bulk_x_bytes(std::int64_t m, std::int64_t units, int step_units) {
-    return 64 * m * (units + step_units);
+// The sums of x of the groups that have a scale each (int4; else `group` is 0), for 8 or 16 rows.
+GPK_HD constexpr std::int64_t bulk_group_bytes(std::int64_t m, std::int64_t units, std::int64_t group) {
+    return group == 0 ? 0 : units * 32 / group * (m > 8 ? 64 : 32);
+}
+// What a block holds beside the ring: `units` of 32 of x, zeros for a step, and the groups' sums.
+GPK_HD constexpr std::int64_t bulk_beside_bytes(std::int64_t m, std::int64_t units, int step_units,
+                                                std::int64_t group) {
+    return 64 * m * (units + step_units) + bulk_group_bytes(m, units, group);
 }
 
 }  // namespace gpk

@@ -3,6 +3,5 @@
 namespace gpk::kernels {
 
 GPK_GEMV_BULK_BFLOAT16(GPK_GEMV_BULK_SYMBOL)
-GPK_GEMV_QUANTIZED_BFLOAT16(GPK_GEMV_BULK_QUANTIZED_SYMBOL)
 
 }  // namespace gpk::kernels

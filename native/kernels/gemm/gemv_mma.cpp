@@ -11,9 +11,9 @@ extern const Image image_gemv_mma, image_gemv_bulk_bfloat16_sm90, image_gemv_bul
 
 namespace {
 
-template <class T, class Out>
+template <void (*host)(const GemmProblem&)>
 void bulk_twin(const GemvBulkParams& p) {
-    kernels::gemv_rows_host<T, Out>(p.problem);
+    host(p.problem);
 }
 
 }  // namespace
@@ -34,11 +34,11 @@ const Kernel& gemm_kernel(GemvMmaKernel which) {
 }
 
 const Kernel& gemm_kernel(GemvBulkKernel which) {
-#define GPK_X(T, type, Out, suffix, tiles)                            \
-    Kernel({.name = "gemv_bulk_" #type #suffix "_tiles" #tiles,       \
-            .image = &image_gemv_bulk_##type##_sm90,                  \
-            .twin = kernels::twin<GemvBulkParams, bulk_twin<T, Out>>, \
-            .max_shared_bytes = kAllSharedBytes,                      \
+#define GPK_X(T, type, Out, suffix, form, Source, tiles)                                           \
+    Kernel({.name = "gemv_bulk_" #type #suffix "_" #form "_tiles" #tiles,                          \
+            .image = &image_gemv_bulk_##type##_sm90,                                               \
+            .twin = kernels::twin<GemvBulkParams, bulk_twin<kernels::gemv_##form##_host<T, Out>>>, \
+            .max_shared_bytes = kAllSharedBytes,                                                   \
             .waits_for_predecessor = true}),
     static const Kernel table[] = {GPK_GEMV_BULK_BFLOAT16(GPK_X) GPK_GEMV_BULK_FLOAT16(GPK_X)};
 #undef GPK_X

@@ -187,15 +187,14 @@ __device__ __forceinline__ void gemv_mma_columns(const GemmProblem& p) {
 
 }  // namespace
 
-// As many loads in flight as leave room for two blocks on a multiprocessor; three where columns are few,
-// which most often makes one wave of them.
+// As many loads in flight as leave room for two blocks on a multiprocessor.
 #define GPK_X(T, type, Out, suffix, tiles)                                                      \
     extern "C" __global__ void __launch_bounds__(kGemvMmaThreads, 2)                            \
         gemv_mma_##type##suffix##_rows_tiles##tiles(const __grid_constant__ GemmProblem p) {    \
         wait_for_predecessor();                                                                 \
         gemv_mma_rows<T, Out, gemv_mma_rows_columns(tiles) / 16, tiles, tiles == 1 ? 4 : 2>(p); \
     }                                                                                           \
-    extern "C" __global__ void __launch_bounds__(kGemvMmaThreads, tiles == 1 ? 3 : 2)           \
+    extern "C" __global__ void __launch_bounds__(kGemvMmaThreads, 2)                            \
         gemv_mma_##type##suffix##_columns_tiles##tiles(const __grid_constant__ GemmProblem p) { \
         wait_for_predecessor();                                                                 \
         gemv_mma_columns<T, Out, tiles, 2>(p);                                                  \

@@ -9,7 +9,7 @@
 namespace gpk {
 
 extern const Image image_gemv_quantized_bfloat16, image_gemv_quantized_float16;
-extern const Image image_gemv_bulk_bfloat16_sm90, image_gemv_bulk_float16_sm90;
+extern const Image image_gemv_bulk_quantized_bfloat16_sm90, image_gemv_bulk_quantized_float16_sm90;
 
 namespace {
 
@@ -54,7 +54,7 @@ const Kernel kPlain[2][12] = {{GPK_GEMV_QUANTIZED_FLOAT16(GPK_X)}, {GPK_GEMV_QUA
 #undef GPK_X
 #define GPK_X(T, type, format, Format, units, tiles)                   \
     Kernel({.name = "gemv_bulk_" #type "_" #format "_tiles" #tiles,    \
-            .image = &image_gemv_bulk_##type##_sm90,                   \
+            .image = &image_gemv_bulk_quantized_##type##_sm90,         \
             .twin = twin<GemvQuantizedParams, gemv_quantized_host<T>>, \
             .max_shared_bytes = kAllSharedBytes,                       \
             .waits_for_predecessor = true}),
