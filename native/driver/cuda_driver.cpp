@@ -578,7 +578,8 @@ TensorMap CudaDriver::tensor_map(const TensorMapDef& def) {
         CU_TENSOR_MAP_DATA_TYPE_FLOAT64, CU_TENSOR_MAP_DATA_TYPE_UINT8,    CU_TENSOR_MAP_DATA_TYPE_UINT8};
     static constexpr std::uint32_t kOnes[kMaxTensorMapRank] = {1, 1, 1, 1, 1};
     CUtensorMap map;
-    GPK_CALL(cuTensorMapEncodeTiled, &map, kTypes[static_cast<int>(def.dtype)],
+    GPK_CALL(cuTensorMapEncodeTiled, &map,
+             def.to_tf32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 : kTypes[static_cast<int>(def.dtype)],
              static_cast<unsigned>(def.rank), reinterpret_cast<void*>(def.address), def.extents,
              def.strides_bytes, def.box, kOnes, CU_TENSOR_MAP_INTERLEAVE_NONE, static_cast<int>(def.swizzle),
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

@@ -53,6 +53,7 @@ void check_tensor_map(const DeviceInfo& info, const TensorMapDef& def) {
         require(stride % 16 == 0 && stride < std::uint64_t{1} << 40, "strides_bytes",
                 "multiples of 16 below 2^40", stride);
     }
+    require(!def.to_tf32 || def.dtype == DType::float32, "to_tf32", "true for float32 only", 1);
     const std::uint64_t row_bytes = def.box[0] * itemsize(def.dtype);
     require(row_bytes % 16 == 0, "box", "an innermost extent of a multiple of 16 bytes", row_bytes);
     if (def.swizzle == TensorSwizzle::none) return;

@@ -118,6 +118,7 @@ struct TensorMapDef {
         {};                                       // of dimensions 1, 2, ...: multiples of 16, below 2^40
     std::uint32_t box[kMaxTensorMapRank] = {};    // 1 to 256; the innermost a multiple of 16 bytes
     TensorSwizzle swizzle = TensorSwizzle::none;  // its rows hold the innermost extent of the box
+    bool to_tf32 = false;                         // float32 is rounded to nearest as it is read
 };
 
 class Driver {

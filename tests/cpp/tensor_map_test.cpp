@@ -71,6 +71,7 @@ TEST_F(TensorMaps, AreRefusedWhereTheCopyEngineCannotHaveThem) {
     refuses([](TensorMapDef& d) { d.box[0] = 4; });
     refuses([](TensorMapDef& d) { d.box[0] = 128; });
     refuses([](TensorMapDef& d) { d.swizzle = TensorSwizzle::bytes_64; });
+    refuses([](TensorMapDef& d) { d.to_tf32 = true; });  // of bfloat16
 }
 
 TEST_F(TensorMaps, OfTheSimulatedDeviceMustLieInItsMemory) {
