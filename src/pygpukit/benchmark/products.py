@@ -37,9 +37,13 @@ def _tf32(a: gp.Array, b: gp.Array) -> gp.Array:
         gp.set_matmul_precision(before)
 
 
+@functools.cache
+def _one() -> gp.Array:
+    return gp.ones(())
+
+
 def _float8(a: gp.Array, b: gp.Array) -> gp.Array:
-    one = gp.ones(())
-    product: gp.Array = op("nn.scaled_matmul")(a, b, one, one, dtype="bfloat16")
+    product: gp.Array = op("nn.scaled_matmul")(a, b, _one(), _one(), dtype="bfloat16")
     return product
 
 
