@@ -30,12 +30,12 @@ GemmActivation read_activation(const char* call, const std::optional<std::string
                                    .got = str("'", *name, "'")});
 }
 
-// What benchmarks/tune_gemm.py knows of the tiles: name, rows, columns, cluster, split, blocks on a
-// multiprocessor.
+// What benchmarks/tune_gemm.py knows of the tiles: name, rows, columns, blocks below and beside
+// each other, split, blocks on a multiprocessor.
 nb::list tiles() {
     nb::list list;
     const auto add = [&](const char* name, const WgmmaTile& t) {
-        list.append(nb::make_tuple(name, t.rows, t.columns, t.cluster, t.split, t.per_sm));
+        list.append(nb::make_tuple(name, t.rows, t.columns, t.below, t.beside, t.split, t.per_sm));
     };
 #define GPK_X(name, ...) add(#name, WgmmaTile{__VA_ARGS__});
     GPK_WGMMA_TILES(GPK_X)
@@ -110,7 +110,7 @@ void bind_products(nb::module_& m) {
         "(with scales of blocks) or all of it (with others) with 14 bits; elsewhere it is float32.\n"
         "Raises InvalidValueError for shapes that do not fit, InvalidTypeError for other dtypes.");
     m.def("_matmul_tiles", &tiles,
-          nb::sig("def _matmul_tiles() -> list[tuple[str, int, int, int, int, int]]"),
+          nb::sig("def _matmul_tiles() -> list[tuple[str, int, int, int, int, int, int]]"),
           "The tiles of gemm_wgmma, for benchmarks/tune_gemm.py.");
     m.def("_matmul_with", &matmul_with, nb::arg("kernel"), nb::arg("x"), nb::arg("y"),
           "x @ y by the kernel of this name. Raises InvalidValueError where it cannot make it.");

@@ -7,6 +7,7 @@
 #include "base/platform.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/matmul_along_k.hpp"
 #include "ops/matmul_cublaslt.hpp"
 #include "ops/matmul_slices.hpp"
 #include "ops/matmul_variants.hpp"
@@ -33,13 +34,15 @@ void require_matrix(const char* argument, const Array& array) {
                                        .got = "a 0-d array",
                                        .fix = "multiply by a scalar with '*'"});
     }
-    if (is_float8(array.dtype())) {
-        throw error(ErrorKind::type, {.call = kCall,
-                                      .argument = argument,
-                                      .expected = "a dtype with arithmetic",
-                                      .got = std::string(name(array.dtype())),
-                                      .fix = "convert with astype first"});
-    }
+}
+
+void require_arithmetic(const char* call, const char* argument, const Array& array) {
+    if (!is_float8(array.dtype())) return;
+    throw error(ErrorKind::type, {.call = call,
+                                  .argument = argument,
+                                  .expected = "a dtype with arithmetic",
+                                  .got = std::string(name(array.dtype())),
+                                  .fix = "convert with astype first"});
 }
 
 Array with_batch(const Array& array, const Dims& batch) {
@@ -199,6 +202,8 @@ namespace {
 
 // The dtype that the product is of; `types.operands` is what a and b are converted to before it.
 GemmTypes types_of(const char* call, const Array& a, const Array& b, std::optional<DType> dtype) {
+    require_arithmetic(call, "a", a);
+    require_arithmetic(call, "b", b);
     const DType common = promote(a.dtype(), b.dtype());
     const DType result = dtype.value_or(common);
     if (promote(common, result) != result) {
@@ -232,6 +237,7 @@ Array matmul(const Array& a, const Array& b, const Array* out, MatmulBackend bac
     } else if (o.a.shape().back() == 0) {
         assign(target, Scalar(false));  // sums of nothing; a and b have no memory
     } else {
+        lay_along_k(o.a, o.b, types, device.info().sm);
         GemmChoice choice = choose_gemm(problem_of(o.a, o.b, c), types, target_of(device));
         if (choice.variant == nullptr) {  // no kernel has both dtypes
             convert();

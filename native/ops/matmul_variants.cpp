@@ -193,6 +193,7 @@ constexpr DType dtype_of() {
      .config = wgmma_config,                                                                \
      .part = wgmma_part,                                                                    \
      .alignment_bytes = 16,                                                                 \
+     .tf32 = std::is_same_v<T, float>,                                                      \
      .result = std::is_same_v<T, Out> ? std::nullopt : std::optional(dtype_of<Out>()),      \
      .wgmma = &wgmma_tile_##tile_name,                                                      \
      .wgmma_times = &wgmma_times_##tile_name,                                               \
@@ -296,7 +297,7 @@ void launch_variant(Stream& stream, const GemmVariant& variant, const GemmProble
         device.launcher().launch(stream, variant.kernel(), config,
                                  gemv_bulk_params(device, variant, p, stream.multiprocessors()), cost);
     } else if (variant.wgmma != nullptr) {
-        device.launcher().launch(stream, variant.kernel(), config, wgmma_params(device, variant, p), cost);
+        device.launcher().launch(stream, variant.kernel(), config, wgmma_params(stream, variant, p), cost);
     } else {
         device.launcher().launch(stream, variant.kernel(), config, p, cost);
     }
@@ -315,17 +316,16 @@ GemmProblem transposed(const GemmProblem& p) {
 }
 
 bool can_run(const GemmVariant& variant, const GemmProblem& p, const GemmTypes& types, int sm) {
-    if (variant.wgmma != nullptr ? !wgmma_can_run(variant, p, sm) : changes(p.epilogue)) return false;
-    if (!gemv_can_run(variant, p, sm)) return false;
-    if (variant.block_scales != (p.scales.a != nullptr)) return false;
     // A product that wraps is the same signed or not; one that widens is not.
     const bool of_types = variant.result
                               ? variant.dtype == types.operands && *variant.result == types.result
                               : types.operands == types.result && variant.dtype == gemm_dtype(types.operands);
     return of_types && (!variant.tf32 || types.precision == MatmulPrecision::tf32) &&
-           (variant.max_m == 0 || p.m <= variant.max_m) &&
+           (variant.max_m == 0 || p.m <= variant.max_m) && variant.block_scales == (p.scales.a != nullptr) &&
            layout_fits(variant.a, variant, p.a, p.m, p.a_row, p.k, p.a_col, p.a_batch, p.batch_rank) &&
-           layout_fits(variant.b, variant, p.b, p.n, p.b_col, p.k, p.b_row, p.b_batch, p.batch_rank);
+           layout_fits(variant.b, variant, p.b, p.n, p.b_col, p.k, p.b_row, p.b_batch, p.batch_rank) &&
+           (variant.wgmma != nullptr ? wgmma_can_run(variant, p, sm) : !changes(p.epilogue)) &&
+           gemv_can_run(variant, p, sm);
 }
 
 GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmTarget& target) {
@@ -337,7 +337,7 @@ GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmT
     double least_us = 0;
     const DType dtype = gemm_dtype(types.operands);
     for (const GemmVariant& variant : kVariants) {
-        if (variant.dtype != dtype)
+        if (gemm_dtype(variant.dtype) != dtype)
             continue;  // can_run() asks it too; here it spares the times of the others
         if (variant.wgmma != nullptr) {
             const GemmProblem& problem = swap_wgmma ? swapped : p;

@@ -21,6 +21,7 @@ struct Matrices {
     DType dtype;
     std::int64_t inner, outer, outer_stride;
     const std::int64_t* batch_strides;
+    bool to_tf32 = false;
 };
 
 std::int64_t bytes(const Matrices& x, std::int64_t elements) {
@@ -42,12 +43,12 @@ bool fits(const Matrices& x, const GemmProblem& p) {
 }
 
 Matrices operand_a(const GemmVariant& v, const GemmProblem& p) {
-    if (v.a == GemmLayout::along_k) return {p.a, v.dtype, p.k, p.m, p.a_row, p.a_batch};
-    return {p.a, v.dtype, p.m, p.k, p.a_col, p.a_batch};
+    if (v.a == GemmLayout::along_k) return {p.a, v.dtype, p.k, p.m, p.a_row, p.a_batch, v.tf32};
+    return {p.a, v.dtype, p.m, p.k, p.a_col, p.a_batch, v.tf32};
 }
 Matrices operand_b(const GemmVariant& v, const GemmProblem& p) {
-    if (v.b == GemmLayout::along_k) return {p.b, v.dtype, p.k, p.n, p.b_col, p.b_batch};
-    return {p.b, v.dtype, p.n, p.k, p.b_row, p.b_batch};
+    if (v.b == GemmLayout::along_k) return {p.b, v.dtype, p.k, p.n, p.b_col, p.b_batch, v.tf32};
+    return {p.b, v.dtype, p.n, p.k, p.b_row, p.b_batch, v.tf32};
 }
 Matrices result(const GemmVariant& v, const GemmProblem& p) {
     return {p.c, v.result.value_or(v.dtype), p.n, p.m, p.c_row, p.c_batch};
@@ -58,6 +59,7 @@ TensorMap map_of(Device& device, const Matrices& x, const GemmProblem& p, int bo
     TensorMapDef def;
     def.address = reinterpret_cast<DevicePtr>(x.start);
     def.dtype = x.dtype;
+    def.to_tf32 = x.to_tf32;
     def.rank = 2 + kMaxBatchDims;
     def.swizzle = swizzle;
     def.extents[0] = static_cast<std::uint64_t>(x.inner);
@@ -79,43 +81,78 @@ std::int64_t parts_of_k(const GemmVariant& v, const GemmProblem& p) {
     return ceil_div(p.k * static_cast<std::int64_t>(itemsize(v.dtype)), kWgmmaDepthBytes);
 }
 
-int blocks_of(const WgmmaTile& tile) { return tile.cluster * tile.split; }
+int blocks_of(const WgmmaTile& tile) { return tile.below * tile.beside * tile.split; }
+
+// Clusters of more than two find a place less often: some GPCs have a number of multiprocessors that they do
+// not divide.
+int clusters_at_once(const WgmmaTile& tile, int multiprocessors) {
+    const int blocks = blocks_of(tile),
+              usable = blocks > 2 ? multiprocessors - multiprocessors / 32 : multiprocessors;
+    return std::max(usable * tile.per_sm / blocks, 1);
+}
+
+// What a multiprocessor of an H200 needs for a tile's 128 bytes of k: its tensor cores for the products, or
+// its shared memory for what comes and for what each instruction reads.
+double least_part_us(const WgmmaTile& tile) {
+    constexpr double kFlopsPerUs = 7.5e6;        // in 16-bit types: 990 TFLOPS of 132
+    constexpr double kSharedBytesPerUs = 2.4e5;  // 128 a cycle
+    const bool cuts_columns = wgmma_cuts_columns(tile);
+    const int instructions = cuts_columns ? kWgmmaConsumers : tile.rows / 64;
+    const double flops = 2.0 * tile.rows * tile.columns * (kWgmmaDepthBytes / 2),
+                 bytes = wgmma_stage_bytes(tile) +
+                         1.0 * instructions * (64 + wgmma_part_columns(tile)) * kWgmmaDepthBytes;
+    return tile.per_sm * std::max(flops / kFlopsPerUs, bytes / kSharedBytesPerUs);
+}
+
+// So that whatever adds up a tile's k has some of it.
+int least_parts_of_k(const WgmmaTile& tile) {
+    return tile.turns == WgmmaTurns::k ? kWgmmaConsumers : tile.split;
+}
+
+// Whether the next kernel's blocks may come early: where all blocks end together, or leave room for as many.
+// Others that came one by one, to wherever there was room, were up to a fifth slower for it; clusters of 4,
+// too.
+bool successor_may_come(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
+    const WgmmaTile& tile = *variant.wgmma;
+    const LaunchConfig config = wgmma_config(variant, p, multiprocessors);
+    const std::int64_t clusters = config.grid.x / config.cluster, blocks = config.grid.x;
+    const bool even = parts_of(p, wgmma_part(variant, {})) % clusters == 0;
+    return blocks_of(tile) <= 2 && tile.per_sm == 1 &&
+           (blocks * 2 <= multiprocessors || (even && blocks * 20 >= multiprocessors * 19));
+}
 
 }  // namespace
 
 bool wgmma_can_run(const GemmVariant& variant, const GemmProblem& p, int sm) {
     return runs_sm90(variant.kernel(), sm) && p.batch_rank <= kMaxBatchDims &&
-           parts_of_k(variant, p) >= variant.wgmma->split && std::max({p.m, p.n, p.k}) <= kMaxExtent - 1024 &&
+           parts_of_k(variant, p) >= least_parts_of_k(*variant.wgmma) &&
+           std::max({p.m, p.n, p.k}) <= kMaxExtent - 1024 &&
            parts_of(p, {variant.wgmma->rows, variant.wgmma->columns}) <= kMaxExtent / 16 &&
            fits(operand_a(variant, p), p) && fits(operand_b(variant, p), p);
 }
 
 double wgmma_us(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
     constexpr double kBytesPerUs = 4.3e6;  // of an H200's memory: the rate that memory_share was fitted with
-    constexpr double kFlopsPerUs = 7.5e6;  // of a multiprocessor, in 16-bit types: 990 TFLOPS of 132
     // Tiles of 128 rows were fitted where m is large; at m = 32 and 64 they took 1.45 to 1.63 of the fit's
     // time.
     constexpr double kHalfIdle = 1.5;
     const WgmmaTile& tile = *variant.wgmma;
     const WgmmaTimes& times = *variant.wgmma_times;
-    const int blocks = blocks_of(tile);
-    // Clusters of more than two find a place less often: some GPCs have a number of multiprocessors that they
-    // do not divide.
-    const int usable = blocks > 2 ? multiprocessors - multiprocessors / 32 : multiprocessors;
     const std::int64_t waves =
-        ceil_div(parts_of(p, wgmma_part(variant, {})), std::max(usable * tile.per_sm / blocks, 1));
+        ceil_div(parts_of(p, wgmma_part(variant, {})), clusters_at_once(tile, multiprocessors));
     const std::int64_t depth = ceil_div(parts_of_k(variant, p), tile.split);
     const double elements = static_cast<double>(p.m) * static_cast<double>(p.k) +
                             static_cast<double>(p.k) * static_cast<double>(p.n) +
                             static_cast<double>(p.m) * static_cast<double>(p.n);
     const double memory_us = elements * static_cast<double>(p.batches) *
                              static_cast<double>(itemsize(variant.dtype)) / kBytesPerUs;
-    // The fit does not know where it leaves what was measured: no part is quicker than the tensor cores.
-    const double part_us = std::max<double>(
-        times.part_us, tile.per_sm * 2.0 * tile.rows * tile.columns * (kWgmmaDepthBytes / 2) / kFlopsPerUs);
-    const double us = times.start_us +
-                      static_cast<double>(waves) * (times.tile_us + static_cast<double>(depth) * part_us) +
-                      times.memory_share * memory_us;
+    const auto with = [&](double part_us) {
+        return times.start_us +
+               static_cast<double>(waves) * (times.tile_us + static_cast<double>(depth) * part_us);
+    };
+    // The fit does not know where it leaves what was measured: nothing is quicker than a multiprocessor.
+    const double least = with(least_part_us(tile));
+    const double us = std::max(with(times.part_us) + times.memory_share * memory_us, least);
     const bool half_idle = tile.rows == 128 && p.m <= 64;
     return std::max(us * (half_idle ? kHalfIdle : 1.0), memory_us);
 }
@@ -125,8 +162,7 @@ LaunchConfig wgmma_config(const GemmVariant& variant, const GemmProblem& p, int 
     const int blocks = blocks_of(tile);
     // Those that share a tile's k make one tile and end; others stay.
     std::int64_t clusters = parts_of(p, wgmma_part(variant, {}));
-    if (tile.split == 1)
-        clusters = std::min<std::int64_t>(clusters, std::max(multiprocessors * tile.per_sm / blocks, 1));
+    if (tile.split == 1) clusters = std::min<std::int64_t>(clusters, clusters_at_once(tile, multiprocessors));
     return {.grid = {static_cast<std::uint32_t>(clusters * blocks)},
             .block = {kWgmmaThreads},
             .shared_bytes = static_cast<std::uint32_t>(wgmma_shared_bytes(tile)),
@@ -134,29 +170,34 @@ LaunchConfig wgmma_config(const GemmVariant& variant, const GemmProblem& p, int 
 }
 
 BlockPart wgmma_part(const GemmVariant& variant, const LaunchConfig&) {
-    return {std::int64_t{variant.wgmma->rows} * variant.wgmma->cluster, variant.wgmma->columns};
+    const WgmmaTile& tile = *variant.wgmma;
+    return {std::int64_t{tile.rows} * tile.below, std::int64_t{tile.columns} * tile.beside};
 }
 
-GemmWgmmaParams wgmma_params(Device& device, const GemmVariant& variant, const GemmProblem& p) {
+GemmWgmmaParams wgmma_params(Stream& stream, const GemmVariant& variant, const GemmProblem& p) {
+    Device& device = stream.device();
     const WgmmaTile& tile = *variant.wgmma;
     const Matrices a = operand_a(variant, p), b = operand_b(variant, p), c = result(variant, p);
     const bool a_along_k = variant.a == GemmLayout::along_k, b_along_k = variant.b == GemmLayout::along_k;
     const int depth =
         kWgmmaDepthBytes / static_cast<int>(itemsize(variant.dtype));  // 64 where it is across k
     GemmWgmmaParams params;
-    params.a = map_of(device, a, p, depth, a_along_k ? tile.rows : depth);
-    params.b = map_of(device, b, p, depth, b_along_k ? tile.columns / tile.cluster : depth);
+    params.a = map_of(device, a, p, depth, a_along_k ? tile.rows / tile.beside : depth);
+    params.b = map_of(device, b, p, depth, b_along_k ? tile.columns / tile.below : depth);
+    const GemmEpilogue& e = p.epilogue;
+    const int size = static_cast<int>(itemsize(c.dtype)), columns = wgmma_own_columns(tile);
     params.store_by_map =
-        itemsize(c.dtype) == 2 && tile.split == 1 && (p.n <= 1 || p.c_col == 1) && fits(c, p) &&
+        wgmma_maps_result(tile, size) && (p.n <= 1 || p.c_col == 1) && fits(c, p) &&
         std::none_of(c.batch_strides, c.batch_strides + p.batch_rank, [](auto s) { return s == 0; }) &&
-        !changes(p.epilogue);
+        e.residual == nullptr && e.activation == GemmActivation::none;
     if (params.store_by_map) {
-        params.c = map_of(device, c, p, 64, 64);
-        const int rest = wgmma_part_columns(tile) % 64;
-        if (rest > 0) params.c_rest = map_of(device, c, p, rest, 64, TensorSwizzle::none);
+        const int whole = 128 / size, rest = columns % whole;
+        if (columns >= whole) params.c = map_of(device, c, p, whole, kWgmmaStoreRows);
+        if (rest > 0) params.c_rest = map_of(device, c, p, rest, kWgmmaStoreRows, TensorSwizzle::none);
     }
     params.problem = p;
-    params.group = kWgmmaGroupRows / (tile.rows * tile.cluster);
+    params.successor_may_come = successor_may_come(variant, p, stream.multiprocessors());
+    params.group = kWgmmaGroupRows / (tile.rows * tile.below);
     return params;
 }
 

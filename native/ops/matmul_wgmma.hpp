@@ -13,6 +13,6 @@ double wgmma_us(const GemmVariant& variant, const GemmProblem& p, int multiproce
 
 LaunchConfig wgmma_config(const GemmVariant& variant, const GemmProblem& p, int multiprocessors);
 BlockPart wgmma_part(const GemmVariant& variant, const LaunchConfig& config);
-GemmWgmmaParams wgmma_params(Device& device, const GemmVariant& variant, const GemmProblem& p);
+GemmWgmmaParams wgmma_params(Stream& stream, const GemmVariant& variant, const GemmProblem& p);
 
 }  // namespace gpk::ops

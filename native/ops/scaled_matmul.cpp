@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/matmul_along_k.hpp"
 #include "ops/matmul_variants.hpp"
 
 namespace gpk::ops {
@@ -57,8 +58,10 @@ void check(const Array& a, const Array& b, const Array& scale_a, const Array& sc
 // By a kernel that takes float8; false where none can.
 bool by_kernel(const Array& a, const Array& b, const Array& scale_a, const Array& scale_b,
                const Covering& covering, const Array& c) {
-    const Array rows = a.strides()[1] == 1 ? a : contiguous(a);
-    const Array columns = b.strides()[0] == 1 ? b : contiguous(b.transpose({1, 0})).transpose({1, 0});
+    const GemmTypes types = {a.dtype(), c.dtype(), MatmulPrecision::exact};
+    const GemmTarget target = target_of(c.device());
+    Array rows = a, columns = b;
+    lay_along_k(rows, columns, types, target.sm);
     GemmProblem p = problem_of(rows, columns, c);
     if (covering.blocks) {
         p.scales = {.a = scale_a.as<const float>(),
@@ -73,8 +76,7 @@ bool by_kernel(const Array& a, const Array& b, const Array& scale_a, const Array
         p.epilogue.column_scale = scale_b.as<const float>();
         p.epilogue.column_scale_step = covering.columns ? scale_b.strides()[1] : 0;
     }
-    const GemmTypes types = {a.dtype(), c.dtype(), MatmulPrecision::exact};
-    const GemmChoice choice = choose_gemm(p, types, target_of(c.device()));
+    const GemmChoice choice = choose_gemm(p, types, target);
     if (choice.variant == nullptr) return false;
     launch_gemm(choice, types, rows, columns, c, &scale_a, &scale_b);
     return true;

@@ -2,165 +2,24 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "base/error.hpp"
+#include "matmul_values.hpp"
 #include "ops/elementwise.hpp"
-#include "ops/matmul_variants.hpp"
-#include "values.hpp"
 
 namespace {
 
 using namespace gpk;
+using namespace matmul_values;
 using values::download;
 using values::random_array;
 using values::relative_error;
 using values::upload;
-
-// The largest relative error in the Euclidean norm for random normals: the rounding of the result (half
-// a unit in the last place, spread evenly) and of the sums in float32; for tf32 also the inputs'.
-struct Bound {
-    DType dtype;
-    double exact, tf32;
-};
-constexpr Bound kBounds[] = {
-    {DType::float64, 1e-14, 0}, {DType::float32, 2e-6, 1e-3}, {DType::float16, 5e-4, 0},
-    {DType::bfloat16, 4e-3, 0}, {DType::bool_, 0, 0},         {DType::int8, 0, 0},
-    {DType::int16, 0, 0},       {DType::int32, 0, 0},         {DType::int64, 0, 0},
-    {DType::uint8, 0, 0},       {DType::uint16, 0, 0},        {DType::uint32, 0, 0},
-    {DType::uint64, 0, 0},
-};
-
-// An integer as its type holds it.
-double wrap(double value, DType dtype) {
-    return values::with_type(dtype, [&](auto zero) {
-        using T = decltype(zero);
-        if constexpr (std::is_same_v<T, bool>) return value != 0 ? 1.0 : 0.0;
-        if constexpr (std::is_integral_v<T>) {
-            return static_cast<double>(static_cast<T>(static_cast<std::int64_t>(value)));
-        } else {
-            return value;
-        }
-    });
-}
-
-// a: (m, k) and b: (k, n), row-major values.
-std::vector<double> product(const std::vector<double>& a, const std::vector<double>& b, std::int64_t m,
-                            std::int64_t n, std::int64_t k, DType dtype) {
-    std::vector<double> c(static_cast<std::size_t>(m * n), 0.0);
-    for (std::int64_t i = 0; i < m; ++i) {
-        for (std::int64_t l = 0; l < k; ++l) {
-            const double factor = a[static_cast<std::size_t>(i * k + l)];
-            const double* row = b.data() + l * n;
-            double* sums = c.data() + i * n;
-            for (std::int64_t j = 0; j < n; ++j) sums[j] += factor * row[j];
-        }
-    }
-    for (double& value : c) value = wrap(value, dtype);
-    return c;
-}
-
-// A matrix of this shape whose memory is transposed, padded to a pitch, or both.
-Array matrix(std::int64_t rows, std::int64_t columns, DType dtype, bool is_transposed, std::int64_t pad,
-             unsigned seed) {
-    if (is_transposed) return matrix(columns, rows, dtype, false, pad, seed).transpose({1, 0});
-    return random_array({rows, columns + pad}, dtype, seed).slice(1, 0, 1, columns);
-}
-
-struct Size {
-    std::int64_t m, n, k;
-};
-
-class Variants : public testing::TestWithParam<int> {};
-
-std::string variant_name(const testing::TestParamInfo<int>& parameter) {
-    const ops::GemmVariant& variant = ops::gemm_variants()[static_cast<std::size_t>(parameter.param)];
-    return variant.kernel().name() +
-           std::string(variant.gemv == ops::GemvForm::columns_split ? "_split" : "");
-}
-
-// Kernels for one architecture run there and, as twins, on the simulated device.
-bool runs_here(const ops::GemmVariant& variant) {
-    return variant.wgmma == nullptr || test_device().info().sm == 0 || test_device().info().sm == 90;
-}
-
-// Every kernel on every layout and on odd sizes, whether the chooser would take it there or not.
-TEST_P(Variants, AgreesWithFloat64) {
-    const ops::GemmVariant& variant = ops::gemm_variants()[static_cast<std::size_t>(GetParam())];
-    if (is_float8(variant.dtype)) GTEST_SKIP() << "in scaled_matmul_test";
-    constexpr Size kSizes[] = {
-        {1, 1, 1},       {1, 64, 64},    {3, 17, 63},  {1, 129, 1000}, {8, 127, 65},     {2, 65, 3},
-        {4, 1000, 129},  {17, 63, 64},   {64, 65, 17}, {65, 64, 127},  {127, 129, 63},   {129, 127, 128},
-        {128, 1000, 65}, {1, 1000, 129}, {1, 3, 17},   {7, 5, 8},      {200, 136, 1000}, {5, 40, 128},
-        {13, 100, 192},  {16, 1000, 65}, {9, 24, 1088}};
-    const DType result = variant.result.value_or(variant.dtype);
-    double bound = 0;
-    for (const Bound& entry : kBounds) {
-        if (entry.dtype == result) bound = variant.tf32 ? entry.tf32 : entry.exact;
-    }
-    int ran = 0;
-    for (const Size& size : kSizes) {
-        for (const bool a_transposed : {false, true}) {
-            for (const bool b_transposed : {false, true}) {
-                // Before the operands are drawn: there are many of these kernels.
-                const bool suits = (variant.a == ops::GemmLayout::along_k) != a_transposed &&
-                                   (variant.b == ops::GemmLayout::along_k) == b_transposed;
-                if (variant.wgmma != nullptr && !suits) continue;
-                for (const bool padded : {false, true}) {
-                    // Padded to whole 16-byte units, so that the kernels that want them get ragged extents.
-                    const auto pad = [&](std::int64_t extent) {
-                        return padded ? (16 - extent % 16) % 16 + 16 : 0;
-                    };
-                    const Array a = matrix(size.m, size.k, variant.dtype, a_transposed,
-                                           pad(a_transposed ? size.m : size.k), 1);
-                    const Array b = matrix(size.k, size.n, variant.dtype, b_transposed,
-                                           pad(b_transposed ? size.k : size.n), 2);
-                    const auto c = ops::matmul_with(variant, a, b);
-                    if (!c) continue;
-                    ++ran;
-                    ASSERT_EQ(c->shape(), (Dims{size.m, size.n}));
-                    const auto expected = product(download(a), download(b), size.m, size.n, size.k, result);
-                    EXPECT_LE(relative_error(download(*c), expected), bound)
-                        << size.m << " x " << size.n << " x " << size.k
-                        << (a_transposed ? ", a transposed" : "") << (b_transposed ? ", b transposed" : "")
-                        << (padded ? ", padded" : "");
-                }
-            }
-        }
-    }
-    if (!runs_here(variant)) GTEST_SKIP() << "needs another GPU";
-    EXPECT_GE(ran, 3);
-}
-
-// Batches: one operand broadcast, the other with a batch stride.
-TEST_P(Variants, Batches) {
-    const ops::GemmVariant& variant = ops::gemm_variants()[static_cast<std::size_t>(GetParam())];
-    if (is_float8(variant.dtype)) GTEST_SKIP() << "in scaled_matmul_test";
-    if (ops::is_bulk(variant.gemv)) GTEST_SKIP() << "makes one product";
-    const std::int64_t m = variant.max_m == 1 ? 1 : variant.max_m == 0 ? 40 : variant.max_m, n = 48, k = 320;
-    const bool a_transposed = variant.a == ops::GemmLayout::across,
-               b_transposed = variant.b == ops::GemmLayout::along_k;
-    const Array a = a_transposed ? random_array({2, 3, k, m}, variant.dtype, 1).transpose({0, 1, 3, 2})
-                                 : random_array({2, 3, m, k}, variant.dtype, 1);
-    const Array b = b_transposed ? random_array({3, n, k}, variant.dtype, 2).transpose({0, 2, 1})
-                                 : random_array({3, k, n}, variant.dtype, 2);
-    if (!runs_here(variant)) GTEST_SKIP() << "needs another GPU";
-    const auto c = ops::matmul_with(variant, a, b);
-    ASSERT_TRUE(c.has_value());
-    ASSERT_EQ(c->shape(), (Dims{2, 3, m, n}));
-    for (std::int64_t i = 0; i < 2; ++i) {
-        for (std::int64_t j = 0; j < 3; ++j) {
-            const auto expected = product(download(a.select(0, i).select(0, j)), download(b.select(0, j)), m,
-                                          n, k, variant.result.value_or(variant.dtype));
-            EXPECT_LE(relative_error(download(c->select(0, i).select(0, j)), expected), 4e-3)
-                << i << ", " << j;
-        }
-    }
-}
-
-INSTANTIATE_TEST_SUITE_P(Matmul, Variants, testing::Range(0, static_cast<int>(ops::gemm_variants().size())),
-                         variant_name);
 
 TEST(Matmul, EveryDtype) {
     for (const Bound& bound : kBounds) {
@@ -187,26 +46,6 @@ TEST(Matmul, ChosenKernelsAgree) {
                     << transposed;
             }
         }
-    }
-}
-
-// What was fitted at small m once won every product with a large k, at 0.4 of its rate.
-TEST(Matmul, TilesSuitTheProduct) {
-    const auto rows = [](std::int64_t m, std::int64_t n, std::int64_t k) {
-        GemmProblem p = {};
-        p.a = reinterpret_cast<void*>(256), p.b = reinterpret_cast<void*>(512);
-        p.c = reinterpret_cast<void*>(768);
-        p.m = m, p.n = n, p.k = k, p.batches = 1;
-        p.a_row = p.b_col = k, p.a_col = p.b_row = p.c_col = 1, p.c_row = n;
-        const auto choice =
-            ops::choose_gemm(p, {DType::bfloat16, DType::bfloat16, ops::MatmulPrecision::exact}, {132, 90});
-        return choice.variant->wgmma == nullptr ? 0 : choice.variant->wgmma->rows;
-    };
-    if (ops::gemm_variants().empty() || rows(4096, 4096, 4096) == 0) GTEST_SKIP() << "built without SM 90";
-    for (const std::int64_t k : {4096, 14336, 18944}) {
-        EXPECT_EQ(rows(2048, 4096, k), 128) << k;
-        EXPECT_EQ(rows(512, 3584, k), 128) << k;
-        EXPECT_EQ(rows(64, 4096, k), 64) << k;
     }
 }
 
@@ -351,6 +190,39 @@ TEST(Matmul, Tf32OnlyWhenAskedFor) {
     if (test_device().is_cuda()) {
         EXPECT_GT(error, 1e-5);  // else it was not used
     }
+}
+
+// Operands that kernels for along k alone get as copies: any layout, ragged k, batches, one broadcast.
+TEST(Matmul, LaysOperandsAlongK) {
+    struct Case {
+        DType from, to;
+        double bound;
+    };
+    const ops::MatmulPrecision before = ops::matmul_precision();
+    ops::set_matmul_precision(ops::MatmulPrecision::tf32);
+    for (const Case& each : {Case{DType::int8, DType::int32, 0}, {DType::float32, DType::float32, 4e-4}}) {
+        for (const Size& size : {Size{140, 136, 100}, {130, 257, 97}, {1, 33, 70}}) {
+            for (const bool a_transposed : {false, true}) {
+                for (const bool b_transposed : {false, true}) {
+                    const Array a = matrix(size.m, size.k, each.from, a_transposed, 0, 1),
+                                b = matrix(size.k, size.n, each.from, b_transposed, 0, 2);
+                    const Array c = ops::matmul(a, b, nullptr, ops::MatmulBackend::own, each.to);
+                    const auto expected = product(download(a), download(b), size.m, size.n, size.k, each.to);
+                    EXPECT_LE(relative_error(download(c), expected), each.bound)
+                        << name(each.from) << " " << size.m << (a_transposed ? ", a" : "")
+                        << (b_transposed ? ", b" : "");
+                }
+            }
+        }
+        const Array a = random_array({3, 136, 72}, each.from, 3), b = random_array({72, 140}, each.from, 4);
+        const Array c = ops::matmul(a, b.broadcast_to({3, 72, 140}).slice(0, 2, -1, 3), nullptr,
+                                    ops::MatmulBackend::own, each.to);
+        for (std::int64_t i = 0; i < 3; ++i) {
+            const auto expected = product(download(a.select(0, i)), download(b), 136, 140, 72, each.to);
+            EXPECT_LE(relative_error(download(c.select(0, i)), expected), each.bound) << i;
+        }
+    }
+    ops::set_matmul_precision(before);
 }
 
 // Float16 to float32 and int8 to int32 lose nothing; dtypes without a kernel of their own are converted.

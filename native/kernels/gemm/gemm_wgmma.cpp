@@ -6,8 +6,8 @@
 
 namespace gpk {
 
-extern const Image image_gemm_wgmma_bfloat16_sm90, image_gemm_wgmma_float16_sm90, image_gemm_wgmma_int8_sm90,
-    image_gemm_wgmma_e4m3_sm90, image_gemm_wgmma_e5m2_sm90;
+extern const Image image_gemm_wgmma_bfloat16_sm90, image_gemm_wgmma_float16_sm90, image_gemm_wgmma_tf32_sm90,
+    image_gemm_wgmma_int8_sm90, image_gemm_wgmma_e4m3_sm90, image_gemm_wgmma_e5m2_sm90;
 
 namespace {
 

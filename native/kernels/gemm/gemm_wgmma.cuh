@@ -4,19 +4,23 @@
 #pragma once
 
 #include "kernels/gemm/gemm_wgmma_store.cuh"
+#include "kernels/overlap.cuh"
 
 namespace gpk::kernels {
 
 struct Ring {
     int stage = 0;
     std::uint32_t phase = 0;
+    template <int kStages, int kBy = 1>
+    __device__ __forceinline__ void step() {
+        stage += kBy;
+        if (stage >= kStages) stage -= kStages, phase ^= 1;
+    }
     template <int kStages>
-    __device__ __forceinline__ void step(int by = 1) {
-        stage += by;
-        if (stage >= kStages) {
-            phase ^= stage / kStages & 1;
-            stage %= kStages;
-        }
+    __device__ __forceinline__ void skip(int count) {
+        stage += count;
+        phase ^= stage / kStages & 1;
+        stage %= kStages;
     }
 };
 
@@ -31,16 +35,15 @@ struct Span {
     }
 };
 
-// One operand's part of a stage: `kLines` of m or n, from `line` on; for all blocks of the cluster where
-// kShared.
-template <int kLines, bool kAlongK, bool kShared, int kCluster>
-__device__ __forceinline__ void load_part(unsigned char* to, const TensorMap& map, Barrier& barrier, int line,
-                                          int k, int batch0, int batch1) {
-    constexpr auto kAll = static_cast<std::uint16_t>((1 << kCluster) - 1);
+// One operand's part of a stage: `kLines` of m or n, from `line` on; for all the blocks in `mask` where those
+// are more.
+template <int kLines, bool kAlongK, bool kShared>
+__device__ __forceinline__ void load_part(unsigned char* to, const TensorMap& map, Barrier& barrier,
+                                          std::uint16_t mask, int line, int k, int batch0, int batch1) {
     static_assert(kAlongK ? kLines % 8 == 0 : kLines % 64 == 0);
     const auto load = [&](unsigned char* box, int x, int y) {
-        if constexpr (kShared && kCluster > 1) {
-            tma_multicast(box, map, barrier, kAll, CachePolicy::normal, x, y, batch0, batch1);
+        if constexpr (kShared) {
+            tma_multicast(box, map, barrier, mask, CachePolicy::normal, x, y, batch0, batch1);
         } else {
             tma_load(box, map, barrier, CachePolicy::normal, x, y, batch0, batch1);
         }
@@ -60,8 +63,13 @@ __device__ __forceinline__ void feed(const GemmWgmmaParams& p, unsigned char* st
     const Tiles<W> tiles(g);
     const int rank = W::kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0;
     const Span<W> span(g, rank);
-    constexpr int kShare = W::kColumns / W::kCluster;  // of b's columns, that this block brings for all
-    const int share = W::kCluster > 1 ? rank * kShare : 0;
+    // What this block brings of a for those beside it, and of b for those below and above.
+    constexpr int kShareA = W::kRows / W::kBeside, kShareB = W::kColumns / W::kBelow;
+    const int below = rank % W::kBelow, beside = W::kBeside > 1 ? rank / W::kBelow : 0;
+    const int share_a = beside * kShareA, share_b = W::kBelow > 1 ? below * kShareB : 0;
+    std::uint16_t of_a = 0, of_b = 0;
+    for (int i = 0; i < W::kBeside; ++i) of_a |= static_cast<std::uint16_t>(1 << (i * W::kBelow + below));
+    for (int i = 0; i < W::kBelow; ++i) of_b |= static_cast<std::uint16_t>(1 << (beside * W::kBelow + i));
     bool batched_a[2], batched_b[2];
     for (int i = 0; i < 2; ++i) {
         batched_a[i] = batch_stride(g.a_batch, g.batch_rank, i) != 0;
@@ -77,11 +85,12 @@ __device__ __forceinline__ void feed(const GemmWgmmaParams& p, unsigned char* st
             Barrier& arrived = full[ring.stage];
             barrier_wait(empty[ring.stage], ring.phase ^ 1);
             barrier_expect(arrived, W::kStageBytes);
-            load_part<W::kRows, W::kAAlongK, false, W::kCluster>(a, p.a, arrived, at.row, part * W::kDepth,
-                                                                 a0, a1);
-            load_part<kShare, W::kBAlongK, true, W::kCluster>(a + W::kABytes + share * kWgmmaDepthBytes, p.b,
-                                                              arrived, at.column + share, part * W::kDepth,
-                                                              b0, b1);
+            load_part<kShareA, W::kAAlongK, (W::kBeside > 1)>(a + share_a * kWgmmaDepthBytes, p.a, arrived,
+                                                              of_a, at.row + share_a, part * W::kDepth, a0,
+                                                              a1);
+            load_part<kShareB, W::kBAlongK, (W::kBelow > 1)>(a + W::kABytes + share_b * kWgmmaDepthBytes, p.b,
+                                                             arrived, of_b, at.column + share_b,
+                                                             part * W::kDepth, b0, b1);
             ring.template step<W::kStages>();
         }
     }
@@ -151,6 +160,48 @@ __device__ __forceinline__ void exchange(unsigned char* received, Barrier& came,
     }
 }
 
+// Adds up what the two warpgroups have summed over their stages: each gives the other its half of the
+// columns.
+template <class W>
+__device__ __forceinline__ void join(unsigned char* received, int consumer,
+                                     const typename W::Sum (&sums)[W::kParts][W::kSums],
+                                     typename W::Sum (&own)[W::kParts][W::kOwnSums]) {
+    static_assert(W::kOwnSums % 4 == 0);
+    using Four = Vector<typename W::Sum, 4>;
+    constexpr int kFours = W::kOwnSums / 4;
+    Four* slots = reinterpret_cast<Four*>(received) + threadIdx.x % kWarpgroup;
+    const auto slot = [&](int owner, int i, int four) -> Four& {
+        return slots[((owner * W::kParts + i) * kFours + four) * kWarpgroup];
+    };
+    named_barrier_sync(kTurnBarrier, kWgmmaConsumers * kWarpgroup);  // what was there has been read
+#pragma unroll
+    for (int owner = 0; owner < kWgmmaConsumers; ++owner) {
+#pragma unroll
+        for (int i = 0; i < W::kParts; ++i) {
+#pragma unroll
+            for (int j = 0; j < W::kOwnSums; j += 4) {
+                const auto* four = sums[i] + owner * W::kOwnSums + j;
+                if (owner == consumer) {
+#pragma unroll
+                    for (int l = 0; l < 4; ++l) own[i][j + l] = four[l];
+                } else {
+                    slot(owner, i, j / 4) = {four[0], four[1], four[2], four[3]};
+                }
+            }
+        }
+    }
+    named_barrier_sync(kTurnBarrier, kWgmmaConsumers * kWarpgroup);
+#pragma unroll
+    for (int i = 0; i < W::kParts; ++i) {
+#pragma unroll
+        for (int j = 0; j < W::kOwnSums; j += 4) {
+            const Four add = slot(consumer, i, j / 4);
+#pragma unroll
+            for (int l = 0; l < 4; ++l) own[i][j + l] += add.values[l];
+        }
+    }
+}
+
 // What a stage's sums are multiplied by: the scale of this thread's row of a and that of the column's block
 // of b, of which a tile meets two at most. Those of the next stage are on their way while this one is
 // multiplied.
@@ -216,28 +267,44 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
     const Span<W> span(p.problem, rank);
     const int count = span.end - span.begin;
     const int thread = threadIdx.x % kWarpgroup;
-    const int part_row = W::kPingPong || W::kCutsColumns ? 0 : consumer * W::kPartRows;
+    const int part_row = W::kPingPong || W::kDividesK || W::kCutsColumns ? 0 : consumer * W::kPartRows;
     const int part_column = W::kCutsColumns ? consumer * W::kPartColumns : 0;
 
+    // The blocks that bring something to this one, itself included: those below each other, and those beside
+    // it.
+    const int below = rank % W::kBelow, beside = rank / W::kBelow;
+    const int other = thread - W::kBelow;
+    const int giver =
+        thread < W::kBelow ? beside * W::kBelow + thread : (other + (other >= beside)) * W::kBelow + below;
     const auto release = [&](int stage) {
-        if constexpr (W::kCluster > 1) {
-            if (thread < W::kCluster) barrier_free_at(empty[stage], thread);
+        if constexpr (W::kSharing > 1) {
+            if (thread < W::kSharing) barrier_free_at(empty[stage], giver);
         } else {
             if (thread == 0) barrier_arrive(empty[stage]);
         }
     };
-    // Of the 16 of k at `step`, and the 64 lines at a multiple of 64 (along k: at any multiple of 8).
-    const auto matrix = [](const unsigned char* part, bool along_k, int line, int step) {
-        return along_k ? wgmma_matrix(part + line * 128 + step * 32, 16, 1024)
-                       : wgmma_matrix(part + line / 64 * kWgmmaBoxBytes + line % 64 * 2 + step * 2048,
-                                      kWgmmaBoxBytes, 1024);
+    // The matrices of a stage, from a line that is a multiple of 64 (along k: of 8) on; those of other
+    // stages, steps of k and 64 lines lie so many 16 bytes on.
+    const auto matrix = [](const unsigned char* part, bool along_k, int line) {
+        return along_k
+                   ? wgmma_matrix(part + line * 128, 16, 1024)
+                   : wgmma_matrix(part + line / 64 * kWgmmaBoxBytes + line % 64 * 2, kWgmmaBoxBytes, 1024);
     };
+    const auto offset = [](bool along_k, int lines_of_64, int step) {
+        return static_cast<std::uint32_t>(lines_of_64 * kWgmmaBoxBytes + step * (along_k ? 32 : 2048)) / 16;
+    };
+    // The address is in the low word, and nothing carries out of it.
+    const auto moved = [](std::uint64_t from, std::uint32_t by) {
+        return from >> 32 << 32 | (static_cast<std::uint32_t>(from) + by);
+    };
+    const std::uint64_t first_a = matrix(stages, W::kAAlongK, part_row),
+                        first_b = matrix(stages + W::kABytes, W::kBAlongK, part_column);
 
     Ring ring;
     int turn = 0;
     for (int id = blockIdx.x / W::kBlocks; id < tiles.count; id += gridDim.x / W::kBlocks, ++turn) {
         if (W::kPingPong && turn % kWgmmaConsumers != consumer) {
-            ring.template step<W::kStages>(count);
+            ring.template skip<W::kStages>(count);
             continue;
         }
         // Not before the other has met the end of its part of the ring: a barrier tells of two phases only.
@@ -245,17 +312,17 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
             named_barrier_sync(kTurnBarrier + consumer, kWgmmaConsumers * kWarpgroup);
         typename W::Sum sums[W::kParts][W::kSums];
         const Place at = tiles.place(p, id, rank);
+        const Finish<W> finish(p.problem, at.row + part_row + thread / 32 * 16 + thread % 32 / 4);
         const auto multiply = [&](typename W::Sum(&to)[W::kParts][W::kSums], bool add) {
-            const unsigned char* a = stages + ring.stage * W::kStageBytes;
-            const unsigned char* b = a + W::kABytes;
+            const std::uint32_t stage = ring.stage * (W::kStageBytes / 16);
             barrier_wait(full[ring.stage], ring.phase);
             wgmma_fence();
 #pragma unroll
             for (int step = 0; step < kWgmmaDepthBytes / 32; ++step) {
 #pragma unroll
                 for (int i = 0; i < W::kParts; ++i) {
-                    const std::uint64_t left = matrix(a, W::kAAlongK, part_row + i * 64, step);
-                    const std::uint64_t right = matrix(b, W::kBAlongK, part_column, step);
+                    const std::uint64_t left = moved(first_a, stage + offset(W::kAAlongK, i, step));
+                    const std::uint64_t right = moved(first_b, stage + offset(W::kBAlongK, 0, step));
                     if constexpr (sizeof(typename W::T) == 2) {
                         wgmma<Instruction, W::kPartColumns, !W::kAAlongK, !W::kBAlongK>(to[i], left, right,
                                                                                         add || step > 0);
@@ -272,15 +339,23 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
             for (int i = 0; i < W::kParts; ++i) wgmma_hold(of[i]);
         };
         if constexpr (W::kHow == WgmmaSums::direct) {
+            constexpr int kTurns = W::kDividesK ? kWgmmaConsumers : 1;
+            const int first = W::kDividesK ? consumer : 0;
             int last = 0;
-            for (int done = 0; done < count; ++done) {
-                multiply(sums, done > 0);
-                if (done > 0) {  // the products before these are done
+            const Ring begin = ring;
+            if (W::kDividesK) ring.template skip<W::kStages>(first);
+            for (int done = first; done < count; done += kTurns) {
+                multiply(sums, done > first);
+                if (done > first) {  // the products before these are done
                     wgmma_wait<1>();
                     release(last);
                 }
                 last = ring.stage;
-                ring.template step<W::kStages>();
+                ring.template step<W::kStages, kTurns>();
+            }
+            if (W::kDividesK) {
+                ring = begin;
+                ring.template skip<W::kStages>(count);
             }
             if (W::kPingPong && id + static_cast<int>(gridDim.x) / W::kBlocks < tiles.count)
                 named_barrier_arrive(kTurnBarrier + (consumer ^ 1), kWgmmaConsumers * kWarpgroup);
@@ -312,22 +387,27 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
         }
         Part part = {consumer, at.row + part_row, at.column + part_column,
                      staging + consumer * W::kStagingBytes};
-        if constexpr (W::kSplit > 1) {
+        const auto store = [&](const typename W::Sum(&own)[W::kParts][W::kOwnSums]) {
+            if constexpr (W::kMapsResult) {
+                if (p.store_by_map) return store_by_map<W>(p, part, at, finish, own);
+            }
+            store_rows<W>(p, part, at, own);
+        };
+        if constexpr (W::kDividesK) {
+            typename W::Sum own[W::kParts][W::kOwnSums];
+            join<W>(received, consumer, sums, own);
+            part.column += consumer * W::kOwnColumns;
+            store(own);
+        } else if constexpr (W::kSplit > 1) {
             typename W::Sum own[W::kParts][W::kOwnSums];
             exchange<W>(received, *came, sums, own);
             part.column += rank * W::kOwnColumns;
-            store_rows<W>(p, part, at, own);
+            store(own);
         } else {
-            if constexpr (sizeof(typename W::Out) == 2 && W::kPartColumns % 16 == 0) {
-                if (p.store_by_map) {
-                    store_by_map<W>(p, part, at, sums);
-                    continue;
-                }
-            }
-            store_rows<W>(p, part, at, sums);
+            store(sums);
         }
     }
-    if (thread == 0) tma_store_wait<0>();
+    if (thread % 32 == 0) tma_store_wait<0>();
 }
 
 template <class W>
@@ -338,11 +418,12 @@ __device__ __forceinline__ void gemm_wgmma(const GemmWgmmaParams& p) {
     auto* full = reinterpret_cast<Barrier*>(received + W::kReceivedBytes);
     Barrier* empty = full + W::kStages;
     Barrier* came = empty + W::kStages;
-    const int warpgroup = threadIdx.x / kWarpgroup;
+    // The same in all threads of a warp, and known to be.
+    const int warpgroup = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
     if (threadIdx.x == 0) {
         for (int i = 0; i < W::kStages; ++i) {
             barrier_init(full[i], 1);
-            barrier_init(empty[i], W::kCluster * (W::kPingPong ? 1 : kWgmmaConsumers));
+            barrier_init(empty[i], W::kSharing * (W::kPingPong || W::kDividesK ? 1 : kWgmmaConsumers));
         }
         if constexpr (W::kSplit > 1)
             barrier_init(*came, (W::kSplit - 1) * kWgmmaConsumers * (kWarpgroup / 32));
@@ -356,6 +437,7 @@ __device__ __forceinline__ void gemm_wgmma(const GemmWgmmaParams& p) {
         __syncthreads();
     }
     wait_for_predecessor();  // what came before touches no memory that the kernel before may write
+    if (p.successor_may_come) launch_dependents();
     if (warpgroup == 0) {
         give_registers<W::kFeedRegisters>();
         if (threadIdx.x == 0) feed<W>(p, shared, full, empty);
@@ -363,7 +445,7 @@ __device__ __forceinline__ void gemm_wgmma(const GemmWgmmaParams& p) {
         take_registers<W::kSumRegisters>();
         multiply_tiles<W>(p, warpgroup - 1, shared, staging, received, full, empty, came);
     }
-    if constexpr (W::kCluster > 1) {  // the others may still write to this block, or arrive in it
+    if constexpr (W::kSharing > 1) {  // the others may still write to this block, or arrive in it
         __syncwarp();
         cluster_sync();
     }

@@ -1,6 +1,6 @@
 // gemm_wgmma: matrix products on the tensor cores of SM 90 (wgmma, fed by the bulk copy engine), with an
-// epilogue: float16 and bfloat16, int8 to int32,
-// and float8 with scales. Accumulates in float32; int8 exactly, in int32.
+// epilogue: float16 and bfloat16, float32 as tf32 (rounded to nearest by the copy engine), int8 to int32, and
+// float8 with scales. Accumulates in float32; int8 exactly, in int32.
 //
 // Wants of a and b what a TensorMap wants: 16-byte alignment of the start and of every stride but the
 // contiguous one, no stride below 1 but of an operand that is broadcast over a batch, extents below 2^31; and
@@ -15,38 +15,50 @@ namespace gpk {
 
 class Kernel;
 
+// What the two warpgroups that multiply take by turns: nothing, since each makes its part of the tile all the
+// time; tiles, so that one multiplies while the other stores; or stages of k, which they add up at the end.
+enum class WgmmaTurns { none, tiles, k };
+
 // What a block makes of c at a time, and how.
 struct WgmmaTile {
     int rows, columns;
-    int stages;      // of 128 bytes of k, in shared memory
-    int cluster;     // blocks, one below the other, that share b's part of the tile
-    int split;       // blocks that share the k of one tile (not with `cluster`)
-    bool ping_pong;  // the two warpgroups that multiply make tiles of their own by turns, else one together
+    int stages;  // of 128 bytes of k, in shared memory
+    int below;   // blocks of a cluster, one below the other, that share b's part of a tile
+    int beside;  // and side by side, that share a's
+    int split;   // or that share the k of one tile
+    WgmmaTurns turns;
     int per_sm = 1;  // blocks that fit on a multiprocessor
 };
 
-// X(name, rows, columns, stages, cluster, split, ping_pong, per_sm). pair: cluster of 2; turns: ping_pong.
-#define GPK_WGMMA_TILES(X)                         \
-    X(128x256_pair, 128, 256, 4, 2, 1, false, 1)   \
-    X(128x224_pair, 128, 224, 4, 2, 1, false, 1)   \
-    X(128x192_pair, 128, 192, 4, 2, 1, false, 1)   \
-    X(128x176_pair, 128, 176, 5, 2, 1, false, 1)   \
-    X(128x160_pair, 128, 160, 5, 2, 1, false, 1)   \
-    X(128x144_pair, 128, 144, 5, 2, 1, false, 1)   \
-    X(128x128_pair, 128, 128, 6, 2, 1, true, 1)    \
-    X(128x112_pair, 128, 112, 6, 2, 1, false, 1)   \
-    X(128x256, 128, 256, 4, 1, 1, false, 1)        \
-    X(128x128, 128, 128, 6, 1, 1, false, 1)        \
-    X(128x128_split2, 128, 128, 5, 1, 2, false, 1) \
-    X(128x96_split2, 128, 96, 6, 1, 2, false, 1)   \
-    X(128x64_split2, 128, 64, 7, 1, 2, false, 1)   \
-    X(64x256, 64, 256, 4, 1, 1, false, 1)          \
-    X(64x256_split4, 64, 256, 4, 1, 4, false, 1)   \
-    X(64x192_split3, 64, 192, 4, 1, 3, false, 1)   \
-    X(64x128, 64, 128, 8, 1, 1, true, 1)           \
-    X(64x128_split2, 64, 128, 7, 1, 2, false, 1)   \
-    X(64x96_split3, 64, 96, 8, 1, 3, false, 1)     \
-    X(64x64_split2, 64, 64, 5, 1, 2, false, 2)
+// X(name, rows, columns, stages, below, beside, split, turns, per_sm). pair: 2 below each other; square: and
+// 2 beside; turns: of k.
+#define GPK_WGMMA_TILES(X)                                        \
+    X(128x256_pair, 128, 256, 4, 2, 1, 1, WgmmaTurns::none, 1)    \
+    X(128x224_pair, 128, 224, 4, 2, 1, 1, WgmmaTurns::none, 1)    \
+    X(128x192_pair, 128, 192, 4, 2, 1, 1, WgmmaTurns::none, 1)    \
+    X(128x176_pair, 128, 176, 5, 2, 1, 1, WgmmaTurns::none, 1)    \
+    X(128x160_pair, 128, 160, 5, 2, 1, 1, WgmmaTurns::none, 1)    \
+    X(128x144_pair, 128, 144, 5, 2, 1, 1, WgmmaTurns::none, 1)    \
+    X(128x128_pair, 128, 128, 6, 2, 1, 1, WgmmaTurns::tiles, 1)   \
+    X(128x112_pair, 128, 112, 6, 2, 1, 1, WgmmaTurns::none, 1)    \
+    X(128x112_beside2, 128, 112, 6, 1, 2, 1, WgmmaTurns::none, 1) \
+    X(128x96_square, 128, 96, 6, 2, 2, 1, WgmmaTurns::none, 1)    \
+    X(128x256, 128, 256, 4, 1, 1, 1, WgmmaTurns::none, 1)         \
+    X(128x128, 128, 128, 6, 1, 1, 1, WgmmaTurns::none, 1)         \
+    X(128x128_split2, 128, 128, 5, 1, 1, 2, WgmmaTurns::none, 1)  \
+    X(128x96_split2, 128, 96, 6, 1, 1, 2, WgmmaTurns::none, 1)    \
+    X(128x64_split2, 128, 64, 7, 1, 1, 2, WgmmaTurns::none, 1)    \
+    X(64x256, 64, 256, 4, 1, 1, 1, WgmmaTurns::none, 1)           \
+    X(64x256_split4, 64, 256, 4, 1, 1, 4, WgmmaTurns::none, 1)    \
+    X(64x192_beside2, 64, 192, 6, 1, 2, 1, WgmmaTurns::none, 1)   \
+    X(64x128, 64, 128, 8, 1, 1, 1, WgmmaTurns::tiles, 1)          \
+    X(64x128_split2, 64, 128, 7, 1, 1, 2, WgmmaTurns::none, 1)    \
+    X(64x96_beside4, 64, 96, 9, 1, 4, 1, WgmmaTurns::none, 1)     \
+    X(64x96_split3, 64, 96, 8, 1, 1, 3, WgmmaTurns::none, 1)      \
+    X(64x96_turns, 64, 96, 9, 1, 1, 1, WgmmaTurns::k, 1)          \
+    X(64x64_turns_beside4, 64, 64, 12, 1, 4, 1, WgmmaTurns::k, 1) \
+    X(64x64_turns_pair, 64, 64, 12, 2, 1, 1, WgmmaTurns::k, 1)    \
+    X(64x32_turns, 64, 32, 16, 1, 1, 1, WgmmaTurns::k, 1)
 
 #define GPK_X(name, ...) inline constexpr WgmmaTile wgmma_tile_##name = {__VA_ARGS__};
 GPK_WGMMA_TILES(GPK_X)
@@ -68,33 +80,39 @@ enum class WgmmaSums { direct, scaled };
     X(T, type, tile, kn, true, false, float, _float32, direct)
 #define GPK_WGMMA_ALL(X, T, type, tile) \
     GPK_WGMMA_KK(X, T, type, tile) GPK_WGMMA_KN(X, T, type, tile) GPK_WGMMA_M(X, T, type, tile)
-#define GPK_WGMMA_16BIT(X, T, type)             \
-    GPK_WGMMA_ALL(X, T, type, 128x256_pair)     \
-    GPK_WGMMA_KK(X, T, type, 128x224_pair)      \
-    GPK_WGMMA_KK(X, T, type, 128x192_pair)      \
-    GPK_WGMMA_KK(X, T, type, 128x176_pair)      \
-    GPK_WGMMA_KK(X, T, type, 128x160_pair)      \
-    GPK_WGMMA_KK(X, T, type, 128x144_pair)      \
-    GPK_WGMMA_ALL(X, T, type, 128x128_pair)     \
-    GPK_WGMMA_KK(X, T, type, 128x112_pair)      \
-    GPK_WGMMA_KK(X, T, type, 128x256)           \
-    GPK_WGMMA_KN(X, T, type, 128x256)           \
-    GPK_WGMMA_ALL(X, T, type, 128x128)          \
-    GPK_WGMMA_ALL(X, T, type, 128x128_split2)   \
-    GPK_WGMMA_KK(X, T, type, 128x96_split2)     \
-    GPK_WGMMA_KK(X, T, type, 128x64_split2)     \
-    GPK_WGMMA_KN(X, T, type, 128x64_split2)     \
-    GPK_WGMMA_KK(X, T, type, 64x256)            \
-    GPK_WGMMA_KN(X, T, type, 64x256)            \
-    GPK_WGMMA_KK(X, T, type, 64x256_split4)     \
-    GPK_WGMMA_KN(X, T, type, 64x256_split4)     \
-    GPK_WGMMA_KK(X, T, type, 64x192_split3)     \
-    GPK_WGMMA_ALL(X, T, type, 64x128)           \
-    GPK_WGMMA_ALL(X, T, type, 64x128_split2)    \
-    GPK_WGMMA_KK(X, T, type, 64x96_split3)      \
-    GPK_WGMMA_KK(X, T, type, 64x64_split2)      \
-    GPK_WGMMA_FLOAT32(X, T, type, 128x256_pair) \
-    GPK_WGMMA_FLOAT32(X, T, type, 128x128_pair) \
+#define GPK_WGMMA_16BIT(X, T, type)               \
+    GPK_WGMMA_ALL(X, T, type, 128x256_pair)       \
+    GPK_WGMMA_KK(X, T, type, 128x224_pair)        \
+    GPK_WGMMA_KK(X, T, type, 128x192_pair)        \
+    GPK_WGMMA_KK(X, T, type, 128x176_pair)        \
+    GPK_WGMMA_KK(X, T, type, 128x160_pair)        \
+    GPK_WGMMA_KK(X, T, type, 128x144_pair)        \
+    GPK_WGMMA_ALL(X, T, type, 128x128_pair)       \
+    GPK_WGMMA_KK(X, T, type, 128x112_pair)        \
+    GPK_WGMMA_KK(X, T, type, 128x112_beside2)     \
+    GPK_WGMMA_KK(X, T, type, 128x96_square)       \
+    GPK_WGMMA_KK(X, T, type, 128x256)             \
+    GPK_WGMMA_KN(X, T, type, 128x256)             \
+    GPK_WGMMA_ALL(X, T, type, 128x128)            \
+    GPK_WGMMA_ALL(X, T, type, 128x128_split2)     \
+    GPK_WGMMA_KK(X, T, type, 128x96_split2)       \
+    GPK_WGMMA_KK(X, T, type, 128x64_split2)       \
+    GPK_WGMMA_KN(X, T, type, 128x64_split2)       \
+    GPK_WGMMA_KK(X, T, type, 64x256)              \
+    GPK_WGMMA_KN(X, T, type, 64x256)              \
+    GPK_WGMMA_KK(X, T, type, 64x256_split4)       \
+    GPK_WGMMA_KN(X, T, type, 64x256_split4)       \
+    GPK_WGMMA_KK(X, T, type, 64x192_beside2)      \
+    GPK_WGMMA_ALL(X, T, type, 64x128)             \
+    GPK_WGMMA_ALL(X, T, type, 64x128_split2)      \
+    GPK_WGMMA_KK(X, T, type, 64x96_beside4)       \
+    GPK_WGMMA_KK(X, T, type, 64x96_split3)        \
+    GPK_WGMMA_KK(X, T, type, 64x96_turns)         \
+    GPK_WGMMA_KK(X, T, type, 64x64_turns_beside4) \
+    GPK_WGMMA_KK(X, T, type, 64x64_turns_pair)    \
+    GPK_WGMMA_KK(X, T, type, 64x32_turns)         \
+    GPK_WGMMA_FLOAT32(X, T, type, 128x256_pair)   \
+    GPK_WGMMA_FLOAT32(X, T, type, 128x128_pair)   \
     GPK_WGMMA_FLOAT32(X, T, type, 64x128_split2)
 // Types that the instruction reads along k only.
 #define GPK_WGMMA_ALONG_K(X, T, type, Out, suffix)                \
@@ -107,8 +125,10 @@ enum class WgmmaSums { direct, scaled };
 #define GPK_WGMMA_BFLOAT16(X) GPK_WGMMA_16BIT(X, gpk::bfloat16, bfloat16)
 #define GPK_WGMMA_FLOAT16(X) GPK_WGMMA_16BIT(X, gpk::float16, float16)
 #define GPK_WGMMA_INT8(X) GPK_WGMMA_ALONG_K(X, std::int8_t, int8, std::int32_t, )
+#define GPK_WGMMA_TF32(X) GPK_WGMMA_ALONG_K(X, float, tf32, float, )
 #define GPK_WGMMA_FLOAT8_TO(X, T, type, Out, suffix)               \
     X(T, type, 128x256_pair, kk, true, true, Out, suffix, direct)  \
+    X(T, type, 128x128_pair, kk, true, true, Out, suffix, direct)  \
     X(T, type, 128x256, kk, true, true, Out, suffix, direct)       \
     X(T, type, 128x128, kk, true, true, Out, suffix, direct)       \
     X(T, type, 64x128, kk, true, true, Out, suffix, direct)        \
@@ -122,7 +142,7 @@ enum class WgmmaSums { direct, scaled };
 #define GPK_WGMMA_E5M2(X) GPK_WGMMA_FLOAT8(X, gpk::float8_e5m2, e5m2)
 #define GPK_WGMMA_KERNELS(X) \
     GPK_WGMMA_BFLOAT16(X)    \
-    GPK_WGMMA_FLOAT16(X) GPK_WGMMA_INT8(X) GPK_WGMMA_E4M3(X) GPK_WGMMA_E5M2(X)
+    GPK_WGMMA_FLOAT16(X) GPK_WGMMA_TF32(X) GPK_WGMMA_INT8(X) GPK_WGMMA_E4M3(X) GPK_WGMMA_E5M2(X)
 
 #define GPK_X(T, type, tile, layout, a, b, Out, suffix, sums) gemm_wgmma_##type##_##tile##_##layout##suffix,
 enum class GemmWgmmaKernel : int { GPK_WGMMA_KERNELS(GPK_X) };
@@ -130,21 +150,35 @@ enum class GemmWgmmaKernel : int { GPK_WGMMA_KERNELS(GPK_X) };
 
 inline constexpr int kWgmmaDepthBytes = 128;     // of k in a stage: the widest swizzle
 inline constexpr int kWgmmaBoxBytes = 64 * 128;  // 64 rows of a swizzled box
-inline constexpr int kWgmmaConsumers = 2;        // warpgroups that multiply
+inline constexpr int kWgmmaStoreRows = 16, kWgmmaStoreBytes = kWgmmaStoreRows * 128;  // a warp's box of c
+inline constexpr int kWgmmaConsumers = 2;  // warpgroups that multiply
 inline constexpr int kWgmmaThreads = 128 * (1 + kWgmmaConsumers);
 
 // Two consumers that make one tile divide its rows, or its columns where they are 64 rows only.
-GPK_HD constexpr bool wgmma_cuts_columns(const WgmmaTile& t) { return !t.ping_pong && t.rows == 64; }
+GPK_HD constexpr bool wgmma_cuts_columns(const WgmmaTile& t) {
+    return t.turns == WgmmaTurns::none && t.rows == 64;
+}
 GPK_HD constexpr int wgmma_part_columns(const WgmmaTile& t) {
     return wgmma_cuts_columns(t) ? t.columns / kWgmmaConsumers : t.columns;
 }
 GPK_HD constexpr int wgmma_stage_bytes(const WgmmaTile& t) { return (t.rows + t.columns) * kWgmmaDepthBytes; }
 GPK_HD constexpr int wgmma_received_bytes(const WgmmaTile& t) {
-    return (t.split - 1) * t.rows * t.columns * 4 / t.split;
+    return t.turns == WgmmaTurns::k ? t.rows * t.columns * 4
+                                    : (t.split - 1) * t.rows * t.columns * 4 / t.split;
 }
-// For c on its way, of each consumer: two boxes that take turns, where the copy engine stores them.
-GPK_HD constexpr int wgmma_staging_bytes(const WgmmaTile& t) {
-    return (t.split > 1 ? 1 : 2) * kWgmmaBoxBytes;
+// For c on its way: of each warp that multiplies, boxes that take turns.
+GPK_HD constexpr int wgmma_boxes(const WgmmaTile& t) {
+    return t.split > 1 || t.turns == WgmmaTurns::k ? 1 : 2;
+}
+GPK_HD constexpr int wgmma_staging_bytes(const WgmmaTile& t) {  // of a warpgroup
+    return 4 * wgmma_boxes(t) * kWgmmaStoreBytes;
+}
+// What a block stores of what a consumer makes, and whether the copy engine can.
+GPK_HD constexpr int wgmma_own_columns(const WgmmaTile& t) {
+    return wgmma_part_columns(t) / (t.turns == WgmmaTurns::k ? kWgmmaConsumers : t.split);
+}
+GPK_HD constexpr bool wgmma_maps_result(const WgmmaTile& t, int itemsize) {
+    return wgmma_own_columns(t) * itemsize % 32 == 0;
 }
 GPK_HD constexpr int wgmma_shared_bytes(const WgmmaTile& t) {
     return t.stages * wgmma_stage_bytes(t) + kWgmmaConsumers * wgmma_staging_bytes(t) +
@@ -155,10 +189,11 @@ inline constexpr int kWgmmaGroupRows = 2048;  // rows of c whose tiles are taken
 
 struct GemmWgmmaParams {
     TensorMap a, b, c;  // dimensions: the contiguous one, the other, two of batches
-    TensorMap c_rest;   // c in boxes of the columns of a tile that are no whole box of 64
+    TensorMap c_rest;   // c in boxes of the columns of a tile that are no whole 128 bytes
     GemmProblem problem;
-    std::int32_t group;         // of tile rows (of a cluster) that are taken together, for the L2 cache
-    std::int32_t store_by_map;  // c is aligned, and nothing is done to the sums
+    std::int32_t group;               // of tile rows (of a cluster) that are taken together, for the L2 cache
+    std::int32_t successor_may_come;  // before the last block has ended
+    std::int32_t store_by_map;        // c is aligned, and the epilogue scales and adds a bias at most
 };
 
 const Kernel& gemm_kernel(GemmWgmmaKernel which);

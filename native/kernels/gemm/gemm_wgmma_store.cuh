@@ -25,37 +25,117 @@ struct Part {
     unsigned char* staging;
 };
 
-// Through shared memory and the copy engine, 64 columns at a time, and what is left of them.
+// What follows the sums without looking at c, in the places that wgmma leaves them; the order of the steps is
+// that of finish_row(). Made before the sums are: what it reads is there in time.
+template <class W>
+struct Finish {
+    const GemmEpilogue& e;
+    int last;  // column of c
+    bool needed;
+    float rows[W::kParts][2];  // of a thread in each 64
+    float columns = 1;         // the scale of all, or the first
+
+    __device__ __forceinline__ Finish(const GemmProblem& p, int row)
+        : e(p.epilogue), last(static_cast<int>(p.n) - 1), needed(changes(p.epilogue)) {
+#pragma unroll
+        for (int i = 0; i < W::kParts; ++i) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                rows[i][half] = 1;
+                if (!needed || e.row_scale == nullptr) continue;
+                const int line = min(row + i * 64 + half * 8, static_cast<int>(p.m) - 1);
+                rows[i][half] = e.row_scale[line * e.row_scale_step];
+            }
+        }
+        if (needed && e.column_scale != nullptr) columns = *e.column_scale;
+    }
+    // Of part i, from the thread's column x on. All that is read is on its way before the first is used.
+    template <int kColumns>
+    __device__ __forceinline__ void apply(float (&d)[kColumns / 2], int i, int x) const {
+        float scales[kColumns / 4], biases[kColumns / 4] = {};
+#pragma unroll
+        for (int j = 0; j < kColumns / 4; ++j) scales[j] = columns;
+        if (e.column_scale != nullptr && e.column_scale_step != 0) {
+#pragma unroll
+            for (int j = 0; j < kColumns / 4; ++j)
+                scales[j] = e.column_scale[min(x + j / 2 * 8 + j % 2, last) * e.column_scale_step];
+        }
+        if (e.bias != nullptr) {
+            const auto* bias = static_cast<const typename W::Out*>(e.bias);
+#pragma unroll
+            for (int j = 0; j < kColumns / 4; ++j)
+                biases[j] = convert<float>(bias[min(x + j / 2 * 8 + j % 2, last)]);
+        }
+#pragma unroll
+        for (int j = 0; j < kColumns / 2; ++j) {
+            const int column = j / 4 * 2 + j % 2;
+            d[j] = d[j] * e.scale * rows[i][j / 2 % 2] * scales[column] + biases[column];
+        }
+    }
+};
+
+// A warp's 16 rows of up to 128 bytes of columns: through shared memory to the copy engine.
+template <class W, int kColumns>
+__device__ __forceinline__ void store_box(const GemmWgmmaParams& p, unsigned char* box,
+                                          const typename W::Sum* sums, const Finish<W>& finish, int part,
+                                          int row, int column, const Place& at) {
+    using Out = typename W::Out;
+    constexpr int kSize = sizeof(Out), kRowBytes = kColumns * kSize;
+    constexpr bool kSwizzled = kRowBytes == 128;
+    const int lane = threadIdx.x % 32;
+    typename W::Sum d[kColumns / 2];
+#pragma unroll
+    for (int j = 0; j < kColumns / 2; ++j) d[j] = sums[j];
+    if constexpr (std::is_same_v<typename W::Sum, float>) {
+        if (finish.needed) finish.template apply<kColumns>(d, part, column + lane % 4 * 2);
+    }
+    if (lane == 0) tma_store_wait<W::kBoxes - 1>();  // what was in the box has been read
+    __syncwarp();
+    const auto piece = [&](int line, int index) {  // of 16 bytes
+        return box + line * kRowBytes + (kSwizzled ? index ^ line % 8 : index) * 16;
+    };
+    if constexpr (kSize == 2) {
+#pragma unroll
+        for (int j = 0; j < kColumns / 2; j += 8) {
+            store_matrices(shared_address(piece(lane % 16, j / 4 + lane / 16)), pack<Out>(d[j], d[j + 1]),
+                           pack<Out>(d[j + 2], d[j + 3]), pack<Out>(d[j + 4], d[j + 5]),
+                           pack<Out>(d[j + 6], d[j + 7]));
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < kColumns / 2; j += 2) {
+            unsigned char* to = piece(j % 4 * 4 + lane / 4, j / 4 * 2 + lane % 4 / 2) + lane % 2 * 8;
+            *reinterpret_cast<Vector<Out, 2>*>(to) = {d[j], d[j + 1]};
+        }
+    }
+    fence_async_shared();
+    __syncwarp();
+    if (lane == 0) {
+        tma_store(kSwizzled ? p.c : p.c_rest, box, column, row, at.batch[0], at.batch[1]);
+        tma_store_commit();
+    }
+}
+
+// Each warp by itself, so that none waits for another.
 template <class W>
 __device__ __forceinline__ void store_by_map(const GemmWgmmaParams& p, const Part& part, const Place& at,
-                                             const typename W::Sum (&sums)[W::kParts][W::kSums]) {
-    using Out = typename W::Out;
-    const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
-    const int line = thread / 32 * 16 + lane % 16;
+                                             const Finish<W>& finish,
+                                             const typename W::Sum (&sums)[W::kParts][W::kOwnSums]) {
+    constexpr int kWhole = 128 / static_cast<int>(sizeof(typename W::Out)), kRest = W::kOwnColumns % kWhole;
+    const int warp = threadIdx.x % kWarpgroup / 32, row = part.row + warp * kWgmmaStoreRows;
+    unsigned char* boxes = part.staging + warp * W::kBoxes * kWgmmaStoreBytes;
     int turn = 0;
 #pragma unroll
     for (int i = 0; i < W::kParts; ++i) {
 #pragma unroll
-        for (int first = 0; first < W::kPartColumns; first += 64, turn ^= 1) {
-            const int columns = W::kPartColumns - first < 64 ? W::kPartColumns - first : 64;
-            unsigned char* box = part.staging + turn * kWgmmaBoxBytes;
-            if (thread == 0) tma_store_wait<1>();  // the box of two turns ago has been read
-            named_barrier_sync(kStoreBarrier + part.consumer, kWarpgroup);
-            const std::uint32_t to = shared_address(box) + line * columns * 2;
-            const auto* d = sums[i] + first / 2;
-#pragma unroll
-            for (int j = 0; j < columns / 16; ++j, d += 8) {
-                const int piece = j * 2 + lane / 16;  // of 16 bytes; whole boxes are swizzled
-                store_matrices(to + (columns == 64 ? piece ^ line % 8 : piece) * 16, pack<Out>(d[0], d[1]),
-                               pack<Out>(d[2], d[3]), pack<Out>(d[4], d[5]), pack<Out>(d[6], d[7]));
-            }
-            fence_async_shared();
-            named_barrier_sync(kStoreBarrier + part.consumer, kWarpgroup);
-            if (thread == 0) {
-                tma_store(columns == 64 ? p.c : p.c_rest, box, part.column + first, part.row + i * 64,
-                          at.batch[0], at.batch[1]);
-                tma_store_commit();
-            }
+        for (int first = 0; first + kWhole <= W::kOwnColumns; first += kWhole, ++turn) {
+            store_box<W, kWhole>(p, boxes + turn % W::kBoxes * kWgmmaStoreBytes, sums[i] + first / 2, finish,
+                                 i, row + i * 64, part.column + first, at);
+        }
+        if constexpr (kRest > 0) {
+            constexpr int kFirst = W::kOwnColumns - kRest;
+            store_box<W, kRest>(p, boxes + turn++ % W::kBoxes * kWgmmaStoreBytes, sums[i] + kFirst / 2,
+                                finish, i, row + i * 64, part.column + kFirst, at);
         }
     }
 }
@@ -129,7 +209,7 @@ __device__ __forceinline__ void finish_row(const GemmEpilogue& e, float (&v)[8],
     }
 }
 
-// Any c, and with the epilogue: through shared memory as float32, up to 32 columns at a time, so that a
+// Any c, and any epilogue: through shared memory as float32, up to 32 columns at a time, so that a
 // thread has 8 elements of one row. `own`: the sums of kOwnColumns columns.
 template <class W>
 __device__ __forceinline__ void store_rows(const GemmWgmmaParams& p, const Part& part, const Place& at,

@@ -22,23 +22,29 @@ struct Wgmma {
     static constexpr WgmmaSums kHow = kHow_;
     static constexpr int kDepth = kWgmmaDepthBytes / static_cast<int>(sizeof(T));  // of k in a stage
     static constexpr int kRows = kTile.rows, kColumns = kTile.columns, kStages = kTile.stages;
-    static constexpr int kCluster = kTile.cluster, kSplit = kTile.split, kBlocks = kCluster * kSplit;
+    static constexpr int kBelow = kTile.below, kBeside = kTile.beside, kSplit = kTile.split;
+    static constexpr int kBlocks = kBelow * kBeside * kSplit;  // of a cluster
+    static constexpr int kSharing = kBelow + kBeside - 1;      // blocks that bring to one, itself included
     // Of the feeding and the multiplying threads: what a multiprocessor has, shared out.
     static constexpr int kFeedRegisters = kTile.per_sm == 1 ? 40 : 24,
                          kSumRegisters = kTile.per_sm == 1 ? 232 : 104;
-    static constexpr bool kPingPong = kTile.ping_pong, kAAlongK = kAAlongK_, kBAlongK = kBAlongK_;
+    static constexpr bool kPingPong = kTile.turns == WgmmaTurns::tiles,
+                          kDividesK = kTile.turns == WgmmaTurns::k, kAAlongK = kAAlongK_,
+                          kBAlongK = kBAlongK_;
     // What one consumer makes of a tile.
     static constexpr bool kCutsColumns = wgmma_cuts_columns(kTile);  // else rows
-    static constexpr int kPartRows = kPingPong || kCutsColumns ? kRows : kRows / kWgmmaConsumers;
+    static constexpr int kPartRows = kPingPong || kDividesK || kCutsColumns ? kRows : kRows / kWgmmaConsumers;
     static constexpr int kPartColumns = wgmma_part_columns(kTile);
-    static constexpr int kParts = kPartRows / 64;    // instructions for a step of k
-    static constexpr int kSums = kPartColumns / 2;   // of a thread, in each
-    static constexpr int kOwnSums = kSums / kSplit;  // of those that this block stores
-    static constexpr int kOwnColumns = kPartColumns / kSplit;
+    static constexpr int kParts = kPartRows / 64;                  // instructions for a step of k
+    static constexpr int kSums = kPartColumns / 2;                 // of a thread, in each
+    static constexpr int kOwnSums = wgmma_own_columns(kTile) / 2;  // of those that it stores
+    static constexpr int kOwnColumns = wgmma_own_columns(kTile);
     static constexpr int kABytes = kRows * kWgmmaDepthBytes, kStageBytes = wgmma_stage_bytes(kTile);
     static constexpr int kStagingBytes = wgmma_staging_bytes(kTile);  // of a consumer
+    static constexpr int kBoxes = wgmma_boxes(kTile);                 // of a warp, in it
+    static constexpr bool kMapsResult = wgmma_maps_result(kTile, sizeof(Out));
     static constexpr int kReceivedBytes = wgmma_received_bytes(kTile);
-    static_assert(kSplit == 1 || (kCluster == 1 && !kPingPong));
+    static_assert(kSplit == 1 || (kBelow == 1 && kBeside == 1 && kTile.turns == WgmmaTurns::none));
 };
 
 // Where a tile lies. Groups of tile rows are taken together, column by column, so that blocks that run at one
@@ -52,8 +58,8 @@ template <class W>
 struct Tiles {
     int rows, columns, count;
     __device__ __forceinline__ explicit Tiles(const GemmProblem& p)
-        : rows(static_cast<int>((p.m + W::kRows * W::kCluster - 1) / (W::kRows * W::kCluster))),
-          columns(static_cast<int>((p.n + W::kColumns - 1) / W::kColumns)),
+        : rows(static_cast<int>((p.m + W::kRows * W::kBelow - 1) / (W::kRows * W::kBelow))),
+          columns(static_cast<int>((p.n + W::kColumns * W::kBeside - 1) / (W::kColumns * W::kBeside))),
           count(rows * columns * static_cast<int>(p.batches)) {}
 
     __device__ __forceinline__ Place place(const GemmWgmmaParams& p, int id, int rank) const {
@@ -64,8 +70,8 @@ struct Tiles {
         const int inner = static_cast<int>(
             p.problem.batch_rank > 0 ? p.problem.batch_extents[p.problem.batch_rank - 1] : 1);
         Place place;
-        place.row = (row * W::kCluster + (W::kCluster > 1 ? rank : 0)) * W::kRows;
-        place.column = column * W::kColumns;
+        place.row = (row * W::kBelow + (W::kBelow > 1 ? rank % W::kBelow : 0)) * W::kRows;
+        place.column = (column * W::kBeside + (W::kBeside > 1 ? rank / W::kBelow : 0)) * W::kColumns;
         place.batch[1] = batch / inner;
         place.batch[0] = batch - place.batch[1] * inner;
         return place;

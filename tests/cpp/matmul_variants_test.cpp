@@ -1,0 +1,218 @@
+// Every kernel of products by itself, and which of them the chooser takes.
+#include "ops/matmul_variants.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "matmul_values.hpp"
+
+namespace {
+
+using namespace gpk;
+using namespace matmul_values;
+using values::download;
+using values::random_array;
+using values::relative_error;
+
+// Variants that read the same operands and round alike: these, and what is expected, are made once for all.
+struct Group {
+    std::string name;
+    std::vector<const ops::GemmVariant*> variants;
+    const ops::GemmVariant& first() const { return *variants.front(); }
+    DType result() const { return first().result.value_or(first().dtype); }
+};
+
+const std::vector<Group>& groups() {
+    static const std::vector<Group> all = [] {
+        std::vector<Group> found;
+        constexpr const char* kLayouts[] = {"any", "along_k", "across"};
+        for (const ops::GemmVariant& variant : ops::gemm_variants()) {
+            if (variant.block_scales) continue;  // in scaled_matmul_test
+            const std::string name =
+                str(gpk::name(variant.dtype), "_", gpk::name(variant.result.value_or(variant.dtype)), "_",
+                    kLayouts[static_cast<int>(variant.a)], "_", kLayouts[static_cast<int>(variant.b)],
+                    variant.wgmma != nullptr ? "_wgmma" : "", variant.tf32 ? "_tf32" : "");
+            const auto same = [&](const Group& group) { return group.name == name; };
+            const auto at = std::find_if(found.begin(), found.end(), same);
+            if (at == found.end()) {
+                found.push_back({name, {&variant}});
+            } else {
+                at->variants.push_back(&variant);
+            }
+        }
+        return found;
+    }();
+    return all;
+}
+
+class Variants : public testing::TestWithParam<int> {
+   protected:
+    const Group& group = groups()[static_cast<std::size_t>(GetParam())];
+};
+
+std::string group_name(const testing::TestParamInfo<int>& parameter) {
+    return groups()[static_cast<std::size_t>(parameter.param)].name;
+}
+
+// Kernels for one architecture run there and, as twins, on the simulated device.
+bool runs_here(const ops::GemmVariant& variant) {
+    return variant.wgmma == nullptr || test_device().info().sm == 0 || test_device().info().sm == 90;
+}
+
+double bound_of(const Group& group) {
+    double bound = is_float8(group.first().dtype) ? 2.5e-3 : 0;  // the tensor cores' sums of float8
+    for (const Bound& entry : kBounds) {
+        if (entry.dtype == group.result()) bound += group.first().tf32 ? entry.tf32 : entry.exact;
+    }
+    return bound;
+}
+
+// Every kernel on every layout and on odd sizes, whether the chooser would take it there or not.
+TEST_P(Variants, AgreeWithFloat64) {
+    constexpr Size kSizes[] = {
+        {130, 72, 328}, {13, 100, 192}, {9, 24, 1088},  {129, 127, 128}, {1, 1, 1},      {1, 64, 64},
+        {3, 17, 63},    {1, 129, 1000}, {8, 127, 65},   {2, 65, 3},      {4, 1000, 129}, {17, 63, 64},
+        {64, 65, 17},   {65, 64, 127},  {127, 129, 63}, {128, 264, 65},  {1, 1000, 129}, {1, 3, 17},
+        {7, 5, 8},      {5, 40, 128},   {16, 1000, 65}};
+    // The tiles of gemm_wgmma have one twin: simulated, all but the first get these of the sizes.
+    constexpr std::size_t kOfTwins = 4;
+    const double bound = bound_of(group);
+    std::vector<int> ran(group.variants.size());
+    for (const Size& size : kSizes) {
+        const bool of_all = &size - kSizes < static_cast<std::ptrdiff_t>(kOfTwins) ||
+                            group.first().wgmma == nullptr || test_device().is_cuda();
+        for (const bool a_transposed : {false, true}) {
+            for (const bool b_transposed : {false, true}) {
+                const bool suits = (group.first().a == ops::GemmLayout::along_k) != a_transposed &&
+                                   (group.first().b == ops::GemmLayout::along_k) == b_transposed;
+                if (group.first().wgmma != nullptr && !suits) continue;
+                for (const bool padded : {false, true}) {
+                    // Padded to whole 16-byte units, so that the kernels that want them get ragged extents.
+                    const auto pad = [&](std::int64_t extent) {
+                        return padded ? (16 - extent % 16) % 16 + 16 : 0;
+                    };
+                    const Array a = matrix(size.m, size.k, group.first().dtype, a_transposed,
+                                           pad(a_transposed ? size.m : size.k), 1);
+                    const Array b = matrix(size.k, size.n, group.first().dtype, b_transposed,
+                                           pad(b_transposed ? size.k : size.n), 2);
+                    std::vector<double> expected;
+                    for (std::size_t i = 0; i < (of_all ? group.variants.size() : 1); ++i) {
+                        const ops::GemmVariant& variant = *group.variants[i];
+                        const auto c = ops::matmul_with(variant, a, b);
+                        if (!c) continue;
+                        ++ran[i];
+                        ASSERT_EQ(c->shape(), (Dims{size.m, size.n}));
+                        if (expected.empty())
+                            expected =
+                                product(download(a), download(b), size.m, size.n, size.k, group.result());
+                        EXPECT_LE(relative_error(download(*c), expected), bound)
+                            << variant.kernel().name() << ": " << size.m << " x " << size.n << " x " << size.k
+                            << (a_transposed ? ", a transposed" : "")
+                            << (b_transposed ? ", b transposed" : "") << (padded ? ", padded" : "");
+                    }
+                }
+            }
+        }
+    }
+    if (!runs_here(group.first())) GTEST_SKIP() << "needs another GPU";
+    for (std::size_t i = 0; i < ran.size(); ++i) EXPECT_GE(ran[i], 3) << group.variants[i]->kernel().name();
+}
+
+// Batches: one operand broadcast, the other with a batch stride.
+TEST_P(Variants, Batches) {
+    if (!runs_here(group.first())) GTEST_SKIP() << "needs another GPU";
+    const std::int64_t n = 48, k = 320;
+    const bool a_transposed = group.first().a == ops::GemmLayout::across,
+               b_transposed = group.first().b == ops::GemmLayout::along_k;
+    for (const std::int64_t m : {1, 2, 4, 8, 16, 40}) {
+        std::vector<const ops::GemmVariant*> taken;
+        for (const ops::GemmVariant* variant : group.variants) {
+            if (!ops::is_bulk(variant->gemv) && (variant->max_m == 0 ? 40 : variant->max_m) == m)
+                taken.push_back(variant);  // those in bulk make one product
+        }
+        if (taken.empty()) continue;
+        const DType dtype = group.first().dtype;
+        const Array a = a_transposed ? random_array({2, 3, k, m}, dtype, 1).transpose({0, 1, 3, 2})
+                                     : random_array({2, 3, m, k}, dtype, 1);
+        const Array b = b_transposed ? random_array({3, n, k}, dtype, 2).transpose({0, 2, 1})
+                                     : random_array({3, k, n}, dtype, 2);
+        std::vector<std::vector<double>> expected;
+        for (std::int64_t i = 0; i < 6; ++i) {
+            expected.push_back(product(download(a.select(0, i / 3).select(0, i % 3)),
+                                       download(b.select(0, i % 3)), m, n, k, group.result()));
+        }
+        for (const ops::GemmVariant* variant : taken) {
+            const auto c = ops::matmul_with(*variant, a, b);
+            ASSERT_TRUE(c.has_value()) << variant->kernel().name();
+            ASSERT_EQ(c->shape(), (Dims{2, 3, m, n}));
+            for (std::int64_t i = 0; i < 6; ++i) {
+                EXPECT_LE(relative_error(download(c->select(0, i / 3).select(0, i % 3)),
+                                         expected[static_cast<std::size_t>(i)]),
+                          std::max(bound_of(group), 4e-3))
+                    << variant->kernel().name() << ", " << i;
+            }
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Matmul, Variants, testing::Range(0, static_cast<int>(groups().size())), group_name);
+
+// A product of n x k weights along k, on an H200.
+const ops::GemmVariant& chosen(const ops::GemmTypes& types, std::int64_t m, std::int64_t n, std::int64_t k) {
+    GemmProblem p = {};
+    p.a = reinterpret_cast<void*>(256), p.b = reinterpret_cast<void*>(512);
+    p.c = reinterpret_cast<void*>(768);
+    p.m = m, p.n = n, p.k = k, p.batches = 1;
+    p.a_row = p.b_col = k, p.a_col = p.b_row = p.c_col = 1, p.c_row = n;
+    return *ops::choose_gemm(p, types, {132, 90}).variant;
+}
+
+constexpr auto kExact = ops::MatmulPrecision::exact, kTf32 = ops::MatmulPrecision::tf32;
+constexpr ops::GemmTypes kBfloat16 = {DType::bfloat16, DType::bfloat16, kExact};
+
+// What was fitted at small m once won every product with a large k, at 0.4 of its rate.
+TEST(MatmulVariants, TilesSuitTheProduct) {
+    const auto rows = [](std::int64_t m, std::int64_t n, std::int64_t k) {
+        const WgmmaTile* tile = chosen(kBfloat16, m, n, k).wgmma;
+        return tile == nullptr ? 0 : tile->rows;
+    };
+    if (rows(4096, 4096, 4096) == 0) GTEST_SKIP() << "built without SM 90";
+    for (const std::int64_t k : {4096, 14336, 18944}) {
+        EXPECT_EQ(rows(2048, 4096, k), 128) << k;
+        EXPECT_EQ(rows(512, 3584, k), 128) << k;
+        EXPECT_EQ(rows(64, 4096, k), 64) << k;
+    }
+}
+
+TEST(MatmulVariants, EveryTypeOfTheTensorCoresGetsThem) {
+    if (chosen(kBfloat16, 4096, 4096, 4096).wgmma == nullptr) GTEST_SKIP() << "built without SM 90";
+    for (const ops::GemmTypes& types : {ops::GemmTypes{DType::float16, DType::float16, kExact},
+                                        {DType::bfloat16, DType::float32, kExact},
+                                        {DType::float32, DType::float32, kTf32},
+                                        {DType::int8, DType::int32, kExact},
+                                        {DType::float8_e4m3, DType::bfloat16, kExact},
+                                        {DType::float8_e5m2, DType::float32, kExact}}) {
+        EXPECT_NE(chosen(types, 4096, 4096, 4096).wgmma, nullptr) << name(types.operands);
+    }
+    EXPECT_EQ(chosen({DType::float32, DType::float32, kExact}, 4096, 4096, 4096).wgmma, nullptr);
+    EXPECT_EQ(chosen({DType::int8, DType::int8, kExact}, 4096, 4096, 4096).wgmma, nullptr);  // it wraps
+}
+
+// To nearest: cut off instead, the error would be 7.7e-4.
+TEST(MatmulVariants, Tf32IsRounded) {
+    const Array a = random_array({192, 520}, DType::float32, 1),
+                b = random_array({264, 520}, DType::float32, 2);
+    const auto expected = product(download(a), download(b.transpose({1, 0})), 192, 264, 520, DType::float32);
+    for (const ops::GemmVariant& variant : ops::gemm_variants()) {
+        if (!variant.tf32) continue;
+        if (const auto c = ops::matmul_with(variant, a, b.transpose({1, 0}))) {
+            EXPECT_LE(relative_error(download(*c), expected), 3.5e-4) << variant.kernel().name();
+        }
+    }
+}
+
+}  // namespace
