@@ -343,8 +343,7 @@ struct FlashConsumer {
         for (;; tiles.advance()) {
             barrier_wait(shared.tile_full, tiles.parity);
             const std::int32_t index = shared.tile;
-            __syncwarp();
-            release(shared.tile_empty);
+            barrier_arrive(shared.tile_empty);  // each thread, for it has read
             if (index < 0) break;
             tile = flash_tile(p, index);
             const int first = tile.begin / kKeys, end = (tile.end + kKeys - 1) / kKeys;
@@ -425,7 +424,7 @@ __device__ __forceinline__ void flash_attention(const FlashAttentionParams& p) {
         barrier_init(shared.q_full, 1);
         barrier_init(shared.q_empty, kConsumerWarps);
         barrier_init(shared.tile_full, 1);
-        barrier_init(shared.tile_empty, kConsumerWarps);
+        barrier_init(shared.tile_empty, 32 * kConsumerWarps);
         for (int i = 0; i < Traits::kStages; ++i) {
             barrier_init(shared.k_full[i], 1);
             barrier_init(shared.k_empty[i], kConsumerWarps);
