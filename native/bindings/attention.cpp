@@ -35,6 +35,15 @@ void read_window(const char* call, nb::handle window, ops::AttentionOptions& opt
     }
 }
 
+// A number, or an array of one for each head.
+ops::AttentionScale read_scale(const char* call, const char* argument, nb::handle scale) {
+    double value = 1;
+    const bool is_number =
+        PyFloat_Check(scale.ptr()) || (PyLong_Check(scale.ptr()) && !PyBool_Check(scale.ptr()));
+    if (is_number && nb::try_cast<double>(scale, value)) return {.value = value};
+    return {.each = &read_array(call, argument, scale)};
+}
+
 // What both calls take, with the arrays that the options name kept alive.
 struct Options {
     Options(const char* call, bool causal, std::optional<double> scale, nb::handle window,
@@ -64,10 +73,15 @@ void bind_attention(nb::module_& m) {
     m.def(
         "attention",
         [](ArrayArg q, ArrayArg k, ArrayArg v, bool causal, Scale scale, nb::object window, Scale soft_cap,
-           nb::object slopes, nb::object mask, ArrayArg out) {
+           nb::object slopes, nb::object mask, nb::object q_scale, nb::object k_scale, nb::object v_scale,
+           nb::object dtype, ArrayArg out) {
             constexpr const char* kCall = "attention";
             Options options(kCall, causal, scale, window, soft_cap, slopes);
             if (!mask.is_none()) options.values.mask = &read_array(kCall, "mask", mask);
+            options.values.q_scale = read_scale(kCall, "q_scale", q_scale);
+            options.values.k_scale = read_scale(kCall, "k_scale", k_scale);
+            options.values.v_scale = read_scale(kCall, "v_scale", v_scale);
+            if (!dtype.is_none()) options.values.dtype = read_dtype(dtype);
             const Array &query = read_array(kCall, "q", q), &key = read_array(kCall, "k", k),
                         &value = read_array(kCall, "v", v);
             const Array* target = read_out(kCall, out);
@@ -77,7 +91,8 @@ void bind_attention(nb::module_& m) {
         nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(), nb::arg("causal") = false,
         nb::arg("scale").none() = nb::none(), nb::arg("window").none() = nb::none(),
         nb::arg("soft_cap").none() = nb::none(), nb::arg("alibi_slopes").none() = nb::none(),
-        nb::arg("mask").none() = nb::none(), nb::arg("out").none() = nb::none(),
+        nb::arg("mask").none() = nb::none(), nb::arg("q_scale") = 1.0, nb::arg("k_scale") = 1.0,
+        nb::arg("v_scale") = 1.0, nb::arg("dtype").none() = nb::none(), nb::arg("out").none() = nb::none(),
         str("softmax(q k^T * scale) v, for each head.\n\n"
             "q: (batch, heads, tokens, d); k and v: (batch, kv_heads, keys, d) of the same dtype, float32, "
             "float16\n"
@@ -89,7 +104,16 @@ void bind_attention(nb::module_& m) {
             "bool:\n"
             "which keys are seen; the dtype of q or float32: added to the scores.\n",
             kOptions,
-            "\n\nThe fast kernels want d and strides in multiples of 8 elements; what has others is copied "
+            "\n\nq, k and v may all be float8_e4m3: each number stands for q_scale, k_scale or v_scale times "
+            "itself, a\n"
+            "positive number or a float32 array that broadcasts to (batch, heads), of k and v (batch, "
+            "kv_heads). The\n"
+            "result is then of `dtype`, float16 or bfloat16 (the default), and an added mask is float32. On "
+            "SM 90\n"
+            "the weights of the softmax are rounded to float8_e4m3 too, so that the relative error is near "
+            "3 %.\n"
+            "What has a d that is no multiple of 16, or another GPU, is multiplied in 16 bits.\n\n"
+            "The fast kernels want d and strides in multiples of 8 elements; what has others is copied "
             "or goes\n"
             "slower. Raises InvalidValueError for shapes and InvalidTypeError for dtypes that do not fit.")
             .c_str());
@@ -148,7 +172,7 @@ void bind_attention(nb::module_& m) {
         nb::arg("scale").none() = nb::none(), nb::arg("window").none() = nb::none(),
         nb::arg("soft_cap").none() = nb::none(), nb::arg("alibi_slopes").none() = nb::none(),
         nb::arg("out").none() = nb::none(),
-        "Attention of a few tokens over each sequence's cache of keys and values.\n\n"
+        "Attention of new tokens, a step's or a prompt's, over each sequence's cache of keys and values.\n\n"
         "q: (batch, tokens, heads, d), float32, float16 or bfloat16. keys and values: (batch, kv_heads, "
         "capacity,\n"
         "d) of q's dtype, or, for 16-bit ones, float8_e4m3, of which each number stands for key_scale or\n"

@@ -40,7 +40,7 @@ struct Sizes {
 };
 
 Sizes check(const char* call, const Array& q, const Array& k, const Array& v, int rank, Axes axes) {
-    require_model_float(call, "q", q.dtype());
+    if (rank == 3 || q.dtype() != DType::float8_e4m3) require_model_float(call, "q", q.dtype());
     if (q.rank() != rank) refuse(call, "q", str(rank, " axes"), to_string(q.shape()));
     if (k.rank() != rank) refuse(call, "k", str(rank, " axes"), to_string(k.shape()));
     Dims expected = k.shape();
@@ -77,7 +77,8 @@ FlashAttentionParams params_of(const char* call, const Sizes& sizes, const Atten
     if (options.alibi_slopes != nullptr) {
         require_array(call, "alibi_slopes", *options.alibi_slopes, {sizes.heads}, DType::float32);
     }
-    const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes.d)));
+    const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes.d))) *
+                         options.q_scale.value * options.k_scale.value;
     return {.slopes = nullptr,
             .mask_kind = kernels::MaskKind::none,
             .heads = static_cast<std::int32_t>(sizes.heads),
@@ -87,12 +88,54 @@ FlashAttentionParams params_of(const char* call, const Sizes& sizes, const Atten
             .left = reach(options.left),
             .right = options.causal ? 0 : reach(options.right),
             .scale = static_cast<float>(scale),
+            .value_scale = static_cast<float>(options.v_scale.value),
             .soft_cap = static_cast<float>(options.soft_cap)};
+}
+
+// What only float8 has.
+DType result_of(const char* call, const Array& q, const AttentionOptions& options) {
+    const bool narrow = q.dtype() == DType::float8_e4m3;
+    const DType result = options.dtype.value_or(narrow ? DType::bfloat16 : q.dtype());
+    if (narrow ? result != DType::float16 && result != DType::bfloat16 : result != q.dtype()) {
+        throw error(ErrorKind::type, {.call = call,
+                                      .argument = "dtype",
+                                      .expected = narrow ? "float16 or bfloat16" : "that of q",
+                                      .got = std::string(name(result))});
+    }
+    const std::pair<const char*, const AttentionScale&> scales[] = {
+        {"q_scale", options.q_scale}, {"k_scale", options.k_scale}, {"v_scale", options.v_scale}};
+    for (const auto& [argument, scale] : scales) {
+        if (!narrow && (scale.value != 1 || scale.each != nullptr)) {
+            refuse(call, argument, "none, since q is not float8_e4m3", "one");
+        }
+        if (std::isnan(scale.value)) refuse(call, argument, "a number", "nan");
+    }
+    return result;
+}
+
+// As [batch, heads]; `fallback`, which nobody reads, where there is none.
+Array expand_scales(const char* call, const char* argument, const AttentionScale& scale, const Dims& shape,
+                    const Array& fallback) {
+    if (scale.each == nullptr) return fallback;
+    const Array& each = *scale.each;
+    require_array(call, argument, each, each.shape(), DType::float32);
+    bool fits = each.rank() <= 2;
+    for (int i = 0; fits && i < each.rank(); ++i) {
+        fits = each.shape()[i] == 1 || each.shape()[i] == shape[2 - each.rank() + i];
+    }
+    if (!fits)
+        refuse(call, argument, "a shape that broadcasts to " + to_string(shape), to_string(each.shape()));
+    return each.broadcast_to(shape);
+}
+kernels::AttentionScales scales_of(const AttentionScale& scale, const Array& each) {
+    if (scale.each == nullptr) return {};
+    return {.each = each.as<const float>(), .batch = each.strides()[0], .head = each.strides()[1]};
 }
 
 // What can be read: the last axis dense, and what a tensor map cannot name in one piece where it then can.
 Array readable(const Array& x) {
-    const bool maps = itemsize(x.dtype()) == 2 && x.shape()[3] % 8 == 0;
+    const auto item = static_cast<std::int64_t>(itemsize(x.dtype()));
+    const bool maps = item <= 2 && x.shape()[3] * item % 16 == 0;
     return last_axis_dense(x) && (!maps || suits_tensor_map(x)) ? x : contiguous(x);
 }
 
@@ -157,18 +200,25 @@ double seen_pairs(const Sizes& s, const FlashAttentionParams& p) {
 Array attention(const Array& query, const Array& key, const Array& value, const AttentionOptions& options,
                 const Array* out) {
     constexpr const char* kCall = "attention";
-    Device& device = common_device(kCall, {&query, &key, &value, options.mask, options.alibi_slopes, out});
+    Device& device = common_device(kCall, {&query, &key, &value, options.mask, options.alibi_slopes, out,
+                                           options.q_scale.each, options.k_scale.each, options.v_scale.each});
     const Sizes sizes = check(kCall, query, key, value, 4, {.heads = 1, .tokens = 2});
+    const DType result = result_of(kCall, query, options);
+    const bool narrow = query.dtype() != result;
     FlashAttentionParams params = params_of(kCall, sizes, options);
     const std::int64_t batch = query.shape()[0];
     require_at_most(kCall, "q", "queries of all heads", batch * sizes.heads * sizes.tokens, kUnbounded);
-    const Array y = prepare_output(kCall, device, query.shape(), query.dtype(), out);
+    const Array y = prepare_output(kCall, device, query.shape(), result, out);
     require_no_overlap(kCall, y, {&query, &key, &value});
     Array mask;
     if (options.mask != nullptr) {
-        mask =
-            expand_mask(kCall, *options.mask, {batch, sizes.heads, sizes.tokens, sizes.keys}, query.dtype());
+        mask = expand_mask(kCall, *options.mask, {batch, sizes.heads, sizes.tokens, sizes.keys},
+                           narrow ? DType::float32 : query.dtype());
     }
+    const Dims of_query{batch, sizes.heads}, of_keys{batch, sizes.kv_heads};
+    const Array q_scales = expand_scales(kCall, "q_scale", options.q_scale, of_query, query),
+                k_scales = expand_scales(kCall, "k_scale", options.k_scale, of_keys, query),
+                v_scales = expand_scales(kCall, "v_scale", options.v_scale, of_keys, query);
     if (y.size() == 0) return y;
     if (sizes.keys == 0) {
         assign(y, 0);
@@ -183,7 +233,7 @@ Array attention(const Array& query, const Array& key, const Array& value, const 
     if (options.alibi_slopes != nullptr) params.slopes = slopes.as<const float>();
     const Cost cost = cost_of(query, key, static_cast<double>(batch) * seen_pairs(sizes, params));
     constexpr std::int64_t kMostHeads = (1 << 15) - 1, kMostBatches = (1 << 16) - 1;  // of a grid
-    if (sizes.tokens <= kDecodeTokens && !mask.defined() && sizes.heads <= kMostHeads &&
+    if (sizes.tokens <= kDecodeTokens && !mask.defined() && !narrow && sizes.heads <= kMostHeads &&
         batch <= kMostBatches) {
         const Array q = decode_query(query.transpose({0, 2, 1, 3}));
         const Array k = last_axis_dense(key) ? key : contiguous(key),
@@ -197,7 +247,17 @@ Array attention(const Array& query, const Array& key, const Array& value, const 
                        .reads = {&q, &k, &v, &slopes},
                        .workspace = nullptr});
     } else {
-        const Array q = readable(query), k = readable(key), v = readable(value);
+        Array q = readable(query), k = readable(key), v = readable(value);
+        params.q_scales = scales_of(options.q_scale, q_scales);
+        params.k_scales = scales_of(options.k_scale, k_scales);
+        params.v_scales = scales_of(options.v_scale, v_scales);
+        if (narrow &&
+            !takes_flash(
+                {.q = q, .k = k, .v = v, .out = target, .params = params, .cost = {}, .reads = {}})) {
+            q = astype(q, result);  // 16 bits hold every number of 8
+            k = astype(k, result);
+            v = astype(v, result);
+        }
         if (mask.defined()) {
             params.mask = mask.as<>();
             params.mask_kind = kind_of(mask, q.dtype());
@@ -212,7 +272,7 @@ Array attention(const Array& query, const Array& key, const Array& value, const 
                       .out = target,
                       .params = params,
                       .cost = cost,
-                      .reads = {&q, &k, &v, &also, &slopes}});
+                      .reads = {&q, &k, &v, &also, &slopes, &q_scales, &k_scales, &v_scales}});
     }
     if (!direct) assign(y, target);
     return y;
@@ -225,6 +285,7 @@ Array attention_packed(const Array& query, const Array& key, const Array& value,
     Device& device =
         common_device(kCall, {&query, &key, &value, &q_starts, &k_starts, options.alibi_slopes, out});
     const Sizes sizes = check(kCall, query, key, value, 3, {.heads = 1, .tokens = 0});
+    result_of(kCall, query, options);
     FlashAttentionParams params = params_of(kCall, sizes, options);
     if (options.mask != nullptr) refuse(kCall, "mask", "none", "one");
     if (q_starts.rank() != 1 || q_starts.shape()[0] < 1) {

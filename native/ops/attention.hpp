@@ -50,6 +50,13 @@ struct AttentionSize {
 // Not defined where none is needed.
 Array attention_workspace(Device& device, const AttentionSize& size);
 
+// What the numbers of a float8 array stand for times themselves: `value`, and where given `each` (positive),
+// float32, which broadcasts to [batch, heads].
+struct AttentionScale {
+    double value = 1;
+    const Array* each = nullptr;
+};
+
 struct AttentionOptions {
     bool causal = false;               // as a window of nothing after
     std::optional<double> scale = {};  // of the products; 1 / sqrt(d) where not given
@@ -61,11 +68,14 @@ struct AttentionOptions {
     // Broadcasts to [batch, heads, tokens, keys]. bool: which keys are seen; the dtype of q or float32: added
     // to the scores.
     const Array* mask = nullptr;
+    // With float8 q, k and v alone: their scales, and the result's dtype, float16 or bfloat16 (the default).
+    AttentionScale q_scale = {}, k_scale = {}, v_scale = {};
+    std::optional<DType> dtype = {};
 };
 
 // softmax(q k^T * scale) v of q [batch, heads, tokens, d] over k and v [batch, kv_heads, keys, d]; heads is a
 // multiple of kv_heads. The last query's place is the last key's, and each query stands one key before the
-// next. A query that sees no key gives zeros.
+// next. A query that sees no key gives zeros. q, k and v may be float8_e4m3.
 Array attention(const Array& q, const Array& k, const Array& v, const AttentionOptions& options,
                 const Array* out = nullptr);
 
@@ -85,7 +95,7 @@ struct CacheOptions {
     double key_scale = 1, value_scale = 1;
 };
 
-// Attention of a few tokens, q [batch, tokens, heads, d], over a cache of each sequence, keys and values
+// Attention of new tokens, q [batch, tokens, heads, d], over a cache of each sequence, keys and values
 // [batch, kv_heads, capacity, d]; or, with cache.pages, [pages, kv_heads, page_tokens, d]. positions: int32
 // [batch], where the first token stands among its sequence's keys, which may be a number of the device; the
 // others follow it; each sees the keys up to its own place, from options.left before it on. The cache has the

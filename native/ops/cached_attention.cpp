@@ -104,7 +104,7 @@ void prefill(const Array& q, const Array& keys, const Array& values, const Array
                   .k = keys.expand_dims(0),
                   .v = values.expand_dims(0),
                   .out = with_heads_first(y),
-                  .params = {.position = position.as<const std::int32_t>(),
+                  .params = {.positions = position.as<const std::int32_t>(),
                              .batch = 1,
                              .heads = static_cast<std::int32_t>(size.heads),
                              .kv_heads = static_cast<std::int32_t>(size.kv_heads),
@@ -208,9 +208,12 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
         require_array(kCached, "alibi_slopes", *options.alibi_slopes, {heads}, DType::float32);
     }
     if (cache.pages != nullptr) check_pages(kCached, *cache.pages, batch, keys);
+    const bool many = tokens > kDecodeTokens && !narrow;
     require_at_most("q", "sequences", batch, 65535);
-    require_at_most("q", "query heads of all tokens", tokens * heads, 65535);
+    require_at_most("q", "queries of all heads", many ? batch * heads * tokens : heads * tokens,
+                    many ? 1 << 30 : 65535);
     require_at_most("keys", "positions", keys.shape()[2], 1 << 28);
+    require_at_most("keys", "pages", keys.shape()[0], 1 << 30);
     Device& device =
         common_device(kCached, {&query, &keys, &values, &positions, cache.pages, options.alibi_slopes, out});
     const Array y = prepare_output(kCached, device, query.shape(), query.dtype(), out);
@@ -218,8 +221,8 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
     require_no_overlap(kCached, y, {&query, &keys, &values});
     if (y.size() == 0) return y;
 
-    const Array q = decode_query(query);
     const auto dense = [&](const Array& x) { return last_axis_dense(x) ? x : contiguous(x); };
+    const Array q = many ? dense(query) : decode_query(query);
     const Array k = dense(keys), v = dense(values), at = contiguous(positions);
     const Array pages = cache.pages == nullptr ? at : contiguous(*cache.pages);
     const Array slopes = options.alibi_slopes == nullptr ? at : contiguous(*options.alibi_slopes);
@@ -230,15 +233,49 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
         return y;
     }
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(d))) * cache.key_scale;
+    const std::int32_t left = options.left < 0 || options.left > kernels::kDecodeUnbounded
+                                  ? kernels::kDecodeUnbounded
+                                  : static_cast<std::int32_t>(options.left);
+    const std::int32_t* page_numbers = cache.pages == nullptr ? nullptr : pages.as<const std::int32_t>();
+    const float* slope = options.alibi_slopes == nullptr ? nullptr : slopes.as<const float>();
+    // Where the sequences are is not known here: the cost is that of full ones.
     const double pairs = static_cast<double>(batch * tokens * heads) * static_cast<double>(capacity);
-    const auto item = static_cast<double>(itemsize(k.dtype()));
+    const Cost cost{.flops = 4 * pairs * static_cast<double>(d),
+                    .bytes = 2 * static_cast<double>(itemsize(k.dtype())) *
+                             static_cast<double>(batch * kv_heads * d) * static_cast<double>(capacity)};
+    if (many) {
+        launch_flash({.q = q.transpose({0, 2, 1, 3}),
+                      .k = k,
+                      .v = v,
+                      .out = y.transpose({0, 2, 1, 3}),
+                      .params = {.positions = at.as<const std::int32_t>(),
+                                 .pages = page_numbers,
+                                 .slopes = slope,
+                                 .batch = static_cast<std::int32_t>(batch),
+                                 .heads = static_cast<std::int32_t>(heads),
+                                 .kv_heads = static_cast<std::int32_t>(kv_heads),
+                                 .d = static_cast<std::int32_t>(d),
+                                 .tokens = static_cast<std::int32_t>(tokens),
+                                 .keys = static_cast<std::int32_t>(capacity),
+                                 .page_tokens = static_cast<std::int32_t>(k.shape()[2]),
+                                 .pages_of_sequence = static_cast<std::int32_t>(of_sequence),
+                                 .page_count = static_cast<std::int32_t>(k.shape()[0]),
+                                 .left = left,
+                                 .right = 0,
+                                 .scale = static_cast<float>(scale),
+                                 .value_scale = static_cast<float>(cache.value_scale),
+                                 .soft_cap = static_cast<float>(options.soft_cap)},
+                      .cost = cost,
+                      .reads = {&q, &k, &v, &at, &pages, &slopes}});
+        return y;
+    }
     launch_decode({.q = q,
                    .keys = k,
                    .values = v,
                    .out = y,
                    .params = {.positions = at.as<const std::int32_t>(),
-                              .pages = cache.pages == nullptr ? nullptr : pages.as<const std::int32_t>(),
-                              .slopes = options.alibi_slopes == nullptr ? nullptr : slopes.as<const float>(),
+                              .pages = page_numbers,
+                              .slopes = slope,
                               .scale = static_cast<float>(scale),
                               .value_scale = static_cast<float>(cache.value_scale),
                               .soft_cap = static_cast<float>(options.soft_cap),
@@ -248,17 +285,12 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
                               .kv_heads = static_cast<std::int32_t>(kv_heads),
                               .d = static_cast<std::int32_t>(d),
                               .capacity = static_cast<std::int32_t>(capacity),
-                              .left = options.left < 0 || options.left > kernels::kDecodeUnbounded
-                                          ? kernels::kDecodeUnbounded
-                                          : static_cast<std::int32_t>(options.left),
+                              .left = left,
                               .right = 0,
                               .page_tokens = static_cast<std::int32_t>(k.shape()[2]),
                               .pages_of_sequence = static_cast<std::int32_t>(of_sequence),
                               .page_count = static_cast<std::int32_t>(k.shape()[0])},
-                   // Where the sequences are is not known here: the cost is that of full ones.
-                   .cost = {.flops = 4 * pairs * static_cast<double>(d),
-                            .bytes = 2 * item * static_cast<double>(batch * kv_heads * d) *
-                                     static_cast<double>(capacity)},
+                   .cost = cost,
                    .reads = {&q, &k, &v, &at, &pages, &slopes},
                    .workspace = nullptr});
     return y;

@@ -9,7 +9,7 @@
 namespace gpk::ops {
 
 struct FlashCall {
-    // [batch, heads, tokens, d] and so on; the last axis without gaps.
+    // [batch, heads, tokens, d] and so on; the last axis without gaps. With params.pages, k and v are pages.
     const Array& q;
     const Array& k;
     const Array& v;
@@ -21,10 +21,13 @@ struct FlashCall {
     std::initializer_list<const Array*> reads;
 };
 
-// Whether the copy engine of SM 90 can read this: 16-bit elements, everything in 16-byte units.
+// Whether the copy engine of SM 90 can read this: elements of 8 or 16 bits, everything in 16-byte units.
 bool suits_tensor_map(const Array& x);
 
-// In one launch, or in as many as the stream's tenant wants.
-void launch_flash(const FlashCall& call);
+// Whether a kernel takes this call's dtype and layout on its device.
+bool takes_flash(const FlashCall& call);
+
+// In one launch, or in as many as the stream's tenant wants. `only`: by this row of the table.
+void launch_flash(const FlashCall& call, const kernels::FlashVariant* only = nullptr);
 
 }  // namespace gpk::ops

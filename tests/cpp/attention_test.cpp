@@ -184,10 +184,11 @@ TEST(Attention, HandlesNoTokensAndRefusesTheRest) {
 struct CachedCase {
     std::int64_t batch, tokens, heads, kv_heads, d, capacity;
     std::vector<std::int32_t> positions;
+    std::int64_t page_tokens = 16;
 };
 
 void check_cached(const CachedCase& c, DType dtype, DType stored, bool paged) {
-    constexpr std::int64_t kPage = 16;
+    const std::int64_t page_tokens = c.page_tokens;
     const std::int64_t rows = c.batch * c.kv_heads * c.capacity * c.d;
     const bool narrow = stored == DType::float8_e4m3;
     const auto store = [&](std::vector<float> x) {
@@ -196,12 +197,18 @@ void check_cached(const CachedCase& c, DType dtype, DType stored, bool paged) {
         return x;
     };
     const auto q = rounded(random_floats(c.batch * c.tokens * c.heads * c.d, 1), dtype);
-    const auto k = store(random_floats(rows, 2)), v = store(random_floats(rows, 3));
+    auto k = store(random_floats(rows, 2)), v = store(random_floats(rows, 3));
+    for (std::int64_t i = 0; i < rows; ++i) {  // what no token sees may be anything
+        const std::int64_t key = i / c.d % c.capacity, b = i / c.d / c.capacity / c.kv_heads;
+        if (key >= c.positions[static_cast<std::size_t>(b)] + c.tokens) {
+            k[static_cast<std::size_t>(i)] = v[static_cast<std::size_t>(i)] = NAN;
+        }
+    }
     const double key_scale = narrow ? 0.5 : 1, value_scale = narrow ? 2 : 1;
     const double scale = 1 / std::sqrt(double(c.d));
 
     // Sequence b's page i is page (b + batch * i) of the pool.
-    const std::int64_t pages = c.capacity / kPage;
+    const std::int64_t pages = c.capacity / page_tokens;
     std::vector<std::int32_t> table;
     for (std::int64_t b = 0; b < c.batch; ++b) {
         for (std::int64_t i = 0; i < pages; ++i) table.push_back(static_cast<std::int32_t>(b + c.batch * i));
@@ -210,15 +217,15 @@ void check_cached(const CachedCase& c, DType dtype, DType stored, bool paged) {
         Dims shape{c.batch, c.kv_heads, c.capacity, c.d};
         std::vector<float> ordered = x;
         if (paged) {
-            shape = {c.batch * pages, c.kv_heads, kPage, c.d};
+            shape = {c.batch * pages, c.kv_heads, page_tokens, c.d};
             std::size_t to = 0;
             for (std::int64_t page = 0; page < c.batch * pages; ++page) {
                 for (std::int64_t head = 0; head < c.kv_heads; ++head) {
                     const std::int64_t from =
-                        (page % c.batch * c.kv_heads + head) * c.capacity + page / c.batch * kPage;
-                    std::copy_n(x.begin() + from * c.d, kPage * c.d,
+                        (page % c.batch * c.kv_heads + head) * c.capacity + page / c.batch * page_tokens;
+                    std::copy_n(x.begin() + from * c.d, page_tokens * c.d,
                                 ordered.begin() + static_cast<std::ptrdiff_t>(to));
-                    to += static_cast<std::size_t>(kPage * c.d);
+                    to += static_cast<std::size_t>(page_tokens * c.d);
                 }
             }
         }
@@ -267,15 +274,85 @@ TEST(AttentionCached, MatchesFloat64) {
     }
 }
 
+// A prompt, or a part of one, over what is cached before it.
+TEST(AttentionCached, PromptsMatchFloat64) {
+    for (const DType dtype : kModelFloats) {
+        for (const std::int64_t d : {12, 64, 96, 128, 256}) {
+            check_cached({2, 70, 4, 2, d, 416, {0, 333}}, dtype, dtype, false);
+            check_cached({2, 70, 4, 2, d, 416, {17, 346}}, dtype, dtype, true);
+        }
+        // Pages that steps of keys share, that hold several steps, and that no tensor map suits.
+        for (const std::int64_t page : {8, 32, 48, 208, 13}) {
+            check_cached({2, 40, 4, 1, 128, 416, {5, 300}, page}, dtype, dtype, true);
+        }
+        if (dtype != DType::float32) {
+            check_cached({2, 12, 4, 2, 64, 96, {3, 60}}, dtype, DType::float8_e4m3, true);
+        }
+    }
+}
+
+TEST(AttentionCached, PromptsTakeOptions) {
+    const std::int64_t heads = 4, tokens = 50, capacity = 160, d = 64;
+    const int position = 90;
+    for (const DType dtype : kModelFloats) {
+        const auto q = rounded(random_floats(tokens * heads * d, 1), dtype),
+                   k = rounded(random_floats(capacity * d, 2), dtype),
+                   v = rounded(random_floats(capacity * d, 3), dtype);
+        const auto slopes = random_floats(heads, 4, 0.1f);
+        const Array slope = upload(slopes, {heads});
+        std::vector<std::int32_t> table;
+        std::vector<float> paged_k(k.size()), paged_v(v.size());
+        for (std::int32_t i = 0; i < 10; ++i) {  // backwards
+            table.push_back(9 - i);
+            std::copy_n(k.begin() + i * 16 * d, 16 * d, paged_k.begin() + (9 - i) * 16 * d);
+            std::copy_n(v.begin() + i * 16 * d, 16 * d, paged_v.begin() + (9 - i) * 16 * d);
+        }
+        const Array pages = *upload_ints(table).reshape_view({1, 10});
+        const Array y = ops::attention_cached(
+            upload(q, {1, tokens, heads, d}, dtype), upload(paged_k, {10, 1, 16, d}, dtype),
+            upload(paged_v, {10, 1, 16, d}, dtype), upload_ints({position}), {.pages = &pages},
+            {.scale = 0.2, .left = 40, .soft_cap = 5, .alibi_slopes = &slope});
+        std::vector<double> expected;
+        for (std::int64_t row = 0; row < tokens * heads; ++row) {
+            const std::int64_t place = position + row / heads, head = row % heads;
+            std::vector<double> weights;
+            double sum = 0;
+            for (std::int64_t key = place - 40; key <= place; ++key) {
+                double dot = 0;
+                for (std::int64_t i = 0; i < d; ++i) {
+                    dot += double(q[static_cast<std::size_t>(row * d + i)]) *
+                           k[static_cast<std::size_t>(key * d + i)];
+                }
+                weights.push_back(
+                    std::exp(5 * std::tanh(dot * 0.2 / 5) -
+                             double(slopes[static_cast<std::size_t>(head)]) * double(place - key)));
+                sum += weights.back();
+            }
+            for (std::int64_t i = 0; i < d; ++i) {
+                double value = 0;
+                for (std::size_t j = 0; j < weights.size(); ++j) {
+                    value += weights[j] *
+                             v[(static_cast<std::size_t>(place) - 40 + j) * d + static_cast<std::size_t>(i)];
+                }
+                expected.push_back(value / sum);
+            }
+        }
+        EXPECT_LE(worst_error(download(y), expected), 4 * rounding(dtype)) << name(dtype);
+    }
+}
+
 // Tables and positions are on the device and not trusted: nothing outside the arrays is touched.
 TEST(AttentionCached, WrongNumbersAreKeptInside) {
     const Array q = upload(random_floats(2 * 4 * 64, 1), {2, 1, 4, 64}, DType::bfloat16);
     const Array cache = upload(random_floats(3 * 2 * 16 * 64, 2), {3, 2, 16, 64}, DType::bfloat16);
     const Array pages = *upload_ints({-7, 1, INT32_MAX, INT32_MIN}).reshape_view({2, 2});
+    const Array prompt = upload(random_floats(2 * 20 * 4 * 64, 1), {2, 20, 4, 64}, DType::bfloat16);
     for (const std::int32_t position : {INT32_MIN, -1, 31, 32, INT32_MAX}) {
-        const auto y = download(
-            ops::attention_cached(q, cache, cache, upload_ints({position, position}), {.pages = &pages}, {}));
-        for (const float value : y) EXPECT_TRUE(std::isfinite(value)) << position;
+        for (const Array& tokens : {q, prompt}) {
+            const auto y = download(ops::attention_cached(
+                tokens, cache, cache, upload_ints({position, position}), {.pages = &pages}, {}));
+            for (const float value : y) EXPECT_TRUE(std::isfinite(value)) << position;
+        }
     }
 }
 

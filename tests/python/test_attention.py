@@ -114,12 +114,31 @@ def test_refuses_what_does_not_fit():
         gp.nn.attention_packed(*(x[0].transpose(1, 0, 2) for x in (q, k, v)), starts, starts, -1)
 
 
+def test_float8():
+    q, k, v = (gp.asarray(x).astype("float8_e4m3") for x in inputs(7, d=32))
+    each = np.array([[2.0, 0.5], [1.0, 4.0]], np.float32)
+    wide = [x.astype("float32").to_numpy() for x in (q, k, v)]
+    expected = reference(wide[0] * 0.5, wide[1], wide[2] * each[:, :, None, None], causal=True)
+    for dtype in ("float16", None):
+        y = gp.nn.attention(q, k, v, causal=True, q_scale=0.5, v_scale=gp.asarray(each), dtype=dtype)
+        assert y.dtype == (dtype or "bfloat16")
+        got = y.astype("float32").to_numpy()
+        assert np.linalg.norm(got - expected) <= 0.04 * np.linalg.norm(expected)
+    with pytest.raises(gp.InvalidTypeError, match="dtype"):
+        gp.nn.attention(q, k, v, dtype="float32")
+    with pytest.raises(gp.InvalidTypeError):
+        gp.nn.attention(q, k, v, q_scale="2")
+    with pytest.raises(gp.InvalidTypeError):
+        gp.nn.attention(q, k, v, q_scale=10**400)
+
+
+@pytest.mark.parametrize("tokens", [3, 12])
 @pytest.mark.parametrize("paged", [False, True])
-def test_cached(paged):
+def test_cached(paged, tokens):
     random = np.random.default_rng(6)
-    q = random.standard_normal((2, 3, 4, 16), np.float32)
+    q = random.standard_normal((2, tokens, 4, 16), np.float32)
     k, v = (random.standard_normal((2, 2, 32, 16), np.float32) for _ in range(2))
-    positions = np.array([5, 29], np.int32)
+    positions = np.array([5, 32 - tokens], np.int32)
     # Page 2 * i + b holds the keys 8 * i and on of sequence b.
     stored = [
         x.reshape(2, 2, 4, 8, 16).transpose(2, 0, 1, 3, 4).reshape(8, 2, 8, 16) if paged else x
@@ -132,7 +151,7 @@ def test_cached(paged):
         window=9,
     ).to_numpy()
     for b in range(2):
-        keys = slice(0, positions[b] + 3)
+        keys = slice(0, positions[b] + tokens)
         expected = reference(
             q[b : b + 1].swapaxes(1, 2),
             k[b : b + 1, :, keys],

@@ -36,16 +36,16 @@ class HostAttention {
         score_keys(keys, q, scale, scores_.data());
         return scores_.data();
     }
-    // out = softmax(scores) values; zeros where every score is -infinity.
-    template <class T>
-    void combine(const KeyRange<T>& keys, T* out) {
+    // out = softmax(scores) values * factor; zeros where every score is -infinity.
+    template <class T, class Out>
+    void combine(const KeyRange<T>& keys, Out* out, float factor = 1) {
         const float highest = *std::max_element(scores_.begin(), scores_.end());
         float sum = 0;
         for (float& score : scores_) sum += score = std::exp(score - (highest == -INFINITY ? 0 : highest));
         acc_.assign(static_cast<std::size_t>(keys.d), 0.0f);
         add_values(keys, scores_.data(), acc_.data());
-        const float inverse = sum == 0 ? 0.0f : 1 / sum;
-        for (std::int64_t i = 0; i < keys.d; ++i) out[i] = T(acc_[static_cast<std::size_t>(i)] * inverse);
+        const float inverse = sum == 0 ? 0.0f : factor / sum;
+        for (std::int64_t i = 0; i < keys.d; ++i) out[i] = Out(acc_[static_cast<std::size_t>(i)] * inverse);
     }
 
    private:

@@ -11,18 +11,18 @@ using Float4 = Vector<float, 4>;
 constexpr int kThreads = FlashPlain::kThreads;
 constexpr int kKeys = FlashPlain::kKeys;
 
-// `rows` rows of d elements -> float32 in shared memory, rows `ld` apart. Rows from `limit` on, and
-// columns up to the next multiple of four, are zero.
-template <class T>
-__device__ __forceinline__ void load_tile(float* tile, int ld, const T* from, std::int64_t stride, int rows,
-                                          int limit, int d, bool vectorized) {
+// `rows` rows of d elements, of which each lies at(row) from `from` -> float32 in shared memory, rows `ld`
+// apart. Rows from `limit` on, and columns up to the next multiple of four, are zero.
+template <class T, class At>
+__device__ __forceinline__ void load_tile(float* tile, int ld, const T* from, int rows, int limit, int d,
+                                          bool vectorized, At&& at) {
     if (vectorized) {
         constexpr int kPer = 16 / sizeof(T);
         const int vectors = d / kPer;
         for (int i = threadIdx.x; i < rows * vectors; i += kThreads) {
             const int row = i / vectors, column = i % vectors * kPer;
             Vector<T, kPer> v = {};
-            if (row < limit) v = *reinterpret_cast<const Vector<T, kPer>*>(from + row * stride + column);
+            if (row < limit) v = *reinterpret_cast<const Vector<T, kPer>*>(from + at(row) + column);
 #pragma unroll
             for (int j = 0; j < kPer; ++j) tile[row * ld + column + j] = float(v.values[j]);
         }
@@ -30,7 +30,7 @@ __device__ __forceinline__ void load_tile(float* tile, int ld, const T* from, st
         const int columns = (d + 3) / 4 * 4;
         for (int i = threadIdx.x; i < rows * columns; i += kThreads) {
             const int row = i / columns, column = i % columns;
-            tile[row * ld + column] = row < limit && column < d ? float(from[row * stride + column]) : 0.0f;
+            tile[row * ld + column] = row < limit && column < d ? float(from[at(row) + column]) : 0.0f;
         }
     }
 }
@@ -38,8 +38,8 @@ __device__ __forceinline__ void load_tile(float* tile, int ld, const T* from, st
 // What the options make of a query's score.
 template <class T>
 __device__ __forceinline__ float changed(const FlashAttentionParams& p, const FlashTile& tile, float x,
-                                         int row, int key) {
-    x *= p.scale;
+                                         float scale, int row, int key) {
+    x *= scale;
     if (p.soft_cap > 0) x = p.soft_cap * tanhf(x / p.soft_cap);
     if (p.slopes != nullptr) {
         x -= p.slopes[tile.head] * static_cast<float>(abs(key - tile.first_row - row - tile.shift));
@@ -68,11 +68,10 @@ __device__ __forceinline__ void flash_attention(const FlashAttentionParams& p) {
     const int kv_head = tile.head / (p.heads / p.kv_heads);
     const T* q = static_cast<const T*>(p.q) + tile.batch * p.q_at.batch + tile.head * p.q_at.head +
                  (tile.q_start + tile.first_row) * p.q_at.token;
-    const T* keys = static_cast<const T*>(p.k) + tile.batch * p.k_at.batch + kv_head * p.k_at.head +
-                    tile.k_start * p.k_at.token;
-    const T* values = static_cast<const T*>(p.v) + tile.batch * p.v_at.batch + kv_head * p.v_at.head +
-                      tile.k_start * p.v_at.token;
-    load_tile(q_tile, kLd, q, p.q_at.token, kQueries, tile.rows, p.d, false);
+    const T* keys = static_cast<const T*>(p.k) + kv_head * p.k_at.head;
+    const T* values = static_cast<const T*>(p.v) + kv_head * p.v_at.head;
+    const float scale = flash_scale(p, tile);
+    load_tile(q_tile, kLd, q, kQueries, tile.rows, p.d, false, [&](int row) { return row * p.q_at.token; });
 
     const int ty = threadIdx.x / 8, tx = threadIdx.x % 8;
     const int padded = (p.d + 3) / 4 * 4;
@@ -90,8 +89,8 @@ __device__ __forceinline__ void flash_attention(const FlashAttentionParams& p) {
 
     for (int first_key = tile.begin / kKeys * kKeys; first_key < tile.end; first_key += kKeys) {
         const int here = min(kKeys, tile.length - first_key);
-        load_tile(kv_tile, kLd, keys + first_key * p.k_at.token, p.k_at.token, kKeys, here, p.d,
-                  p.vectorized);
+        load_tile(kv_tile, kLd, keys, kKeys, here, p.d, p.vectorized,
+                  [&](int row) { return key_offset(p, p.k_at, tile, first_key + row); });
         __syncthreads();
 
         float score[R][4] = {};
@@ -121,7 +120,7 @@ __device__ __forceinline__ void flash_attention(const FlashAttentionParams& p) {
             for (int c = 0; c < 4; ++c) {
                 const int key = first_key + tx + 8 * c;
                 score[r][c] =
-                    key >= low && key <= high ? changed<T>(p, tile, score[r][c], row, key) : -INFINITY;
+                    key >= low && key <= high ? changed<T>(p, tile, score[r][c], scale, row, key) : -INFINITY;
                 top = fmaxf(top, score[r][c]);
             }
 #pragma unroll
@@ -143,8 +142,8 @@ __device__ __forceinline__ void flash_attention(const FlashAttentionParams& p) {
             }
         }
         __syncthreads();  // the keys are read
-        load_tile(kv_tile, kLd, values + first_key * p.v_at.token, p.v_at.token, kKeys, here, p.d,
-                  p.vectorized);
+        load_tile(kv_tile, kLd, values, kKeys, here, p.d, p.vectorized,
+                  [&](int row) { return key_offset(p, p.v_at, tile, first_key + row); });
         __syncthreads();
 
         for (int key = 0; key < kKeys; key += 4) {
@@ -180,7 +179,7 @@ __device__ __forceinline__ void flash_attention(const FlashAttentionParams& p) {
         if (row >= tile.rows) continue;
         T* out = static_cast<T*>(p.out) + tile.batch * p.out_at.batch + tile.head * p.out_at.head +
                  (tile.q_start + tile.first_row + row) * p.out_at.token;
-        const float inverse = sum[r] == 0 ? 0.0f : 1.0f / sum[r];
+        const float inverse = sum[r] == 0 ? 0.0f : flash_value_scale(p, tile) / sum[r];
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
 #pragma unroll

@@ -1,0 +1,3 @@
+#include "kernels/attention/flash_attention_sm90.cuh"
+
+GPK_FLASH_FLOAT8_KERNELS(64)
