@@ -50,11 +50,9 @@ inline constexpr int kGroupedDepth = 64;  // of k in a stage
 inline constexpr int kGroupedThreads = 3 * 128;
 inline constexpr int kGroupedStaging = 64 * 128;  // bytes, of each of the two warpgroups that multiply
 inline constexpr int kGroupedOrderRows = 2048;    // of an expert, whose tiles are taken together
-GPK_HD constexpr int grouped_step(const GroupedTile& t) { return t.rows / 8; }
-// Rows of a that come at a time: many small boxes were slower than a few large ones (0.76 of the rate).
-inline constexpr int kGroupedBox = 64;
-// And of what is left of a tile's, or of a block's part of them.
-GPK_HD constexpr int grouped_box(const GroupedTile& t) { return grouped_step(t) / t.cluster; }
+// Rows of a that come at a time, and the last of a tile's or of a block's part of them: each box costs much,
+// however small it is (those of 16 rows, 0.75 of the rate).
+inline constexpr int kGroupedBox = 64, kGroupedRest = 32;
 GPK_HD constexpr int grouped_stage_bytes(const GroupedTile& t) {
     return (kGroupedWeightRows + t.rows) * kGroupedDepth * 2;
 }
@@ -63,18 +61,18 @@ GPK_HD constexpr int grouped_shared_bytes(const GroupedTile& t) {
 }
 
 struct GemmGroupedParams {
-    // Boxes of 64 of k by: kGroupedBox and grouped_box() rows of a; the rows of the weight, gated in turns of
+    // Boxes of 64 of k by: kGroupedBox and kGroupedRest rows of a; the rows of the weight, gated in turns of
     // 8 gates and the 8 ups that belong to them (k, 8, 2, n / 8, experts), else (k, n, experts).
     TensorMap a, a_rest, weight;
     GroupedProblem problem;
 };
 
 // X(T, type, tile, gated, suffix)
-#define GPK_GROUPED_WGMMA(X, T, type)  \
-    X(T, type, 256_pair, false, )      \
-    X(T, type, 256_pair, true, _gated) \
-    X(T, type, 128, false, )           \
-    X(T, type, 128, true, _gated)
+#define GPK_GROUPED_WGMMA(X, T, type) \
+    X(T, type, 128, false, )          \
+    X(T, type, 128, true, _gated)     \
+    X(T, type, 256_pair, false, )     \
+    X(T, type, 256_pair, true, _gated)
 #define GPK_GROUPED_BFLOAT16(X) GPK_GROUPED_WGMMA(X, gpk::bfloat16, bfloat16)
 #define GPK_GROUPED_FLOAT16(X) GPK_GROUPED_WGMMA(X, gpk::float16, float16)
 

@@ -17,12 +17,13 @@ struct Grouped {
     using T = T_;
     static constexpr bool kGated = kGated_;
     static constexpr int kRows = kTile.rows, kStages = kTile.stages, kCluster = kTile.cluster;
-    static constexpr int kStep = grouped_step(kTile), kBox = grouped_box(kTile);  // of a's rows
-    static constexpr int kColumns = kGroupedWeightRows / (kGated ? 2 : 1);        // of c, of a block's tile
-    static constexpr int kPartColumns = kColumns / 2;                             // and of a warpgroup's
+    static constexpr int kStep = kRows / 8;                                 // of a's rows
+    static constexpr int kColumns = kGroupedWeightRows / (kGated ? 2 : 1);  // of c, of a block's tile
+    static constexpr int kPartColumns = kColumns / 2;                       // and of a warpgroup's
     static constexpr int kWeightBytes = kGroupedWeightRows * kGroupedDepth * 2;
     static constexpr int kStageBytes = grouped_stage_bytes(kTile);
-    static_assert(kBox % 8 == 0);  // what the swizzle repeats
+    // Parts of a block are in whole 8, as the swizzle is.
+    static_assert(kStep / kCluster % 8 == 0 && kRows / kCluster % kGroupedBox == 0);
 };
 
 struct GroupedRing {
@@ -46,13 +47,14 @@ __device__ __forceinline__ void grouped_feed(const GemmGroupedParams& p, unsigne
         const int column = tiles.column + rank * W::kColumns;
         // What one tile alone reads need not stay.
         const auto policy = tiles.rows <= W::kRows ? CachePolicy::evict_first : CachePolicy::normal;
-        const int wanted = (tiles.tile_rows() + W::kStep - 1) / W::kStep * W::kStep;
-        const int own = wanted / W::kCluster, first = rank * own;
+        // In whole smaller boxes: what is too much of one block's part is the other's, or never looked at.
+        const int own = (tiles.tile_rows() + W::kStep - 1) / W::kStep * (W::kStep / W::kCluster);
+        const int first = rank * own, count = (own + kGroupedRest - 1) / kGroupedRest * kGroupedRest;
         for (int part = 0; part < parts; ++part) {
             unsigned char* weight = stages + ring.stage * W::kStageBytes;
             Barrier& arrived = full[ring.stage];
             barrier_wait(empty[ring.stage], ring.phase ^ 1);
-            barrier_expect(arrived, W::kWeightBytes + wanted * kGroupedDepth * 2);
+            barrier_expect(arrived, W::kWeightBytes + W::kCluster * count * kGroupedDepth * 2);
             if constexpr (W::kGated) {
                 tma_load(weight, p.weight, arrived, policy, part * kGroupedDepth, 0, 0, column / 8,
                          tiles.expert);
@@ -69,8 +71,8 @@ __device__ __forceinline__ void grouped_feed(const GemmGroupedParams& p, unsigne
                 }
             };
             int row = first;
-            for (; row + kGroupedBox <= first + own; row += kGroupedBox) load_rows(p.a, row);
-            for (; row < first + own; row += W::kBox) load_rows(p.a_rest, row);
+            for (; row + kGroupedBox <= first + count; row += kGroupedBox) load_rows(p.a, row);
+            if (row < first + count) load_rows(p.a_rest, row);
             ring.template step<W::kStages>();
         }
     }
@@ -93,10 +95,24 @@ __device__ __forceinline__ std::uint32_t grouped_pair(float first, float second)
     return *reinterpret_cast<const std::uint32_t*>(&both);
 }
 
-// Of two rows of a: d holds their gates, then their ups.
-template <class T>
-__device__ __forceinline__ std::uint32_t gated_pair(GluOp op, const float* d) {
-    return grouped_pair<T>(gated<T>(op, d[0], d[2]), gated<T>(op, d[1], d[3]));
+// Of every four sums, two rows' gates and then their ups, the first two become the results. The function is
+// chosen once: its code for each of them, for every size of a tile, did not fit the caches of instructions.
+template <class T, class F, int kSums>
+__device__ __forceinline__ void gate_sums(float (&sums)[kSums]) {
+#pragma unroll
+    for (int i = 0; i < kSums; i += 4) {
+        sums[i] = unary_apply<F, T>(sums[i]) * sums[i + 2];
+        sums[i + 1] = unary_apply<F, T>(sums[i + 1]) * sums[i + 3];
+    }
+}
+template <class T, int kSums>
+__device__ __forceinline__ void gate_sums(GluOp op, float (&sums)[kSums]) {
+    switch (op) {
+#define GPK_CASE(name, function) \
+    case GluOp::name: return gate_sums<T, unary_functors::function>(sums);
+        GPK_GLU_OPS(GPK_CASE)
+#undef GPK_CASE
+    }
 }
 
 // Sums of 64 rows of the weight by kRows rows of a, some rows at a time through shared memory.
@@ -125,7 +141,7 @@ __device__ __forceinline__ void grouped_store(const GroupedProblem& p, const Til
             const float* d = sums + (first / 8 + j) * 4;
             if constexpr (W::kGated) {
                 store_transposed(shared_address(place(j * 8 + lane % 8, warp)),
-                                 gated_pair<typename W::T>(p.glu, d));
+                                 grouped_pair<typename W::T>(d[0], d[1]));
             } else {
                 store_transposed(shared_address(place(j * 8 + lane % 8, warp * 2 + lane / 8 % 2)),
                                  grouped_pair<typename W::T>(d[0], d[1]),
@@ -183,6 +199,7 @@ __device__ __forceinline__ void grouped_tile(const GroupedProblem& p, const Tile
     wgmma_wait<0>();
     wgmma_hold(sums);
     release(last);
+    if constexpr (W::kGated) gate_sums<typename W::T>(p.glu, sums);
     grouped_store<W, kRows>(p, tiles, consumer,
                             tiles.column + rank * W::kColumns + consumer * W::kPartColumns, staging, sums);
 }
@@ -196,10 +213,9 @@ __device__ __forceinline__ void grouped_multiply(const GroupedProblem& p, int co
     GroupedRing ring;
     for (int id = blockIdx.x / W::kCluster; tiles.find(id); id += gridDim.x / W::kCluster) {
         const auto make = [&]<int kSteps>() {
-            grouped_tile<W, W::kStep * kSteps>(p, tiles, consumer, rank, parts, ring, stages, staging, full,
-                                               empty);
+            grouped_tile<W, W::kStep * kSteps>(p, tiles, consumer, rank, parts, ring, stages,
+                                               staging + consumer * kGroupedStaging, full, empty);
         };
-        static_assert(W::kRows == 8 * W::kStep);
         switch ((tiles.tile_rows() + W::kStep - 1) / W::kStep) {
             case 1: make.template operator()<1>(); break;
             case 2: make.template operator()<2>(); break;
@@ -237,12 +253,11 @@ __device__ __forceinline__ void gemm_grouped(const GemmGroupedParams& p) {
     }
     wait_for_predecessor();  // what came before touches no memory that the kernel before may write
     if (warpgroup == 0) {
-        give_registers<56>();
+        give_registers<64>();
         if (threadIdx.x < 32) grouped_feed<W>(p, shared, full, empty);
     } else {
-        take_registers<224>();
-        grouped_multiply<W>(p.problem, warpgroup - 1, shared, staging + (warpgroup - 1) * kGroupedStaging,
-                            full, empty);
+        take_registers<216>();
+        grouped_multiply<W>(p.problem, warpgroup - 1, shared, staging, full, empty);
     }
     if constexpr (W::kCluster > 1) {  // the other may still write to this block, or arrive in it
         __syncwarp();
