@@ -29,6 +29,19 @@ __device__ __forceinline__ void team_sync() {
     __syncthreads();
 #endif
 }
+// The same in two steps: what lies between them may go on before all have arrived.
+__device__ __forceinline__ void team_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void team_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#else
+    __syncthreads();
+#endif
+}
 // The address, in the shared memory of block `rank`, of what is here at `mine`.
 template <class T>
 __device__ __forceinline__ T* of_team(T* mine, std::uint32_t rank) {

@@ -59,15 +59,16 @@ template <class T>
 __device__ __forceinline__ void sample_row(const SampleParams& p, std::int64_t row_index,
                                            SelectShared& shared) {
     constexpr std::uint32_t kAll = 0xffffffffu;
-    Row<T> row(static_cast<const T*>(p.logits) + row_index * p.pitch, p.n);
+    const T* logits = static_cast<const T*>(p.logits) + row_index * p.pitch;
     Cluster cluster(shared);
     if (p.greedy || p.top_k <= kFewLargest) {
         const int k = p.greedy ? 1 : p.top_k;
-        if (cluster.few_largest(row, k)) {
-            if (cluster.rank == 0) sample_few(p, row_index, cluster.few_items(), k, shared);
+        if (cluster.few_largest(logits, p.n, k)) {
+            if (cluster.rank == 0) sample_few(p, row_index, cluster.items(), k, shared);
             return;
         }
     }
+    Row<T> row(logits, p.n);
     row.keep(p.n);
     float of_thread = -INFINITY;
     std::uint32_t lowest = 0;  // that is finite: the complement of its key

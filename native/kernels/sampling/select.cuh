@@ -283,69 +283,71 @@ class Cluster {
         __syncthreads();
     }
 
-    // The kFewLargest or fewer largest of the row: sorted, they are at few_items() in the first block. False,
-    // for every block, where the row is such that it takes select() to find them.
+    // The k (at most kFewLargest) largest of the n elements at `values`: sorted, they are at items() in the
+    // first block, as keys and complements of indices. False, for every block, where the row is such that it
+    // takes select() to find them.
     //
-    // At least k elements of a block are not below the k-th largest of its threads' own largest ones; and at
-    // least k of all blocks not below the lowest of the blocks' (k / blocks)-th largest. So hardly more than
-    // k need to be looked at.
+    // Neighbouring threads form kGroups groups. The k-th largest of the groups' own largest elements is not
+    // above the k-th largest of all, so what is not below it has all that is wanted, and hardly more.
     template <class T>
-    __device__ __forceinline__ bool few_largest(const Row<T>& row, int k) {
-        constexpr int kRoom =
-            kSelectItems / 2;  // of items, behind the histogram: sort() pads to a power of two
-        static_assert(kFewLargest <= kSelectThreads && kSelectBins >= kSelectThreads);
+    __device__ __forceinline__ bool few_largest(const T* values, std::int32_t n, int k) {
+        static_assert(2 * kFewLargest <= kGroups && kGroups * 4 == kSelectThreads);
+        const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+        const auto higher = [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; };
+        if (thread == 0) shared_.gathered = 0;
+        team_arrive();  // a block may write to others once they run
         float largest = -INFINITY;
         bool any = false;
-        row.each_once([&](float value, std::int32_t) {
-            asm("max.NaN.f32 %0, %0, %1;" : "+f"(largest) : "f"(value));
+        each_dealt(values, n, [&](const auto& piece, std::int32_t) {
+            asm("max.NaN.f32 %0, %0, %1;" : "+f"(largest) : "f"(largest_of(piece)));
             any = true;
         });
-        const std::uint32_t key = order_key(largest);
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        const auto higher = [](std::uint32_t a, std::uint32_t b) { return a > b ? a : b; };
-        const std::uint32_t high_of_warp = warp_reduce(any ? key : 0u, higher),
-                            low_of_warp = warp_reduce(any ? ~key : 0u, higher);
-        if (lane == 0) shared_.of_warp[warp] = std::uint64_t{high_of_warp} << 32 | low_of_warp;
-        shared_.low[threadIdx.x] = 0;
-        if (threadIdx.x == 0) shared_.gathered = 0, shared_.found[0] = shared_.found[1] = 0;
-        __syncthreads();
-        const std::uint64_t both = shared_.of_warp[lane];
-        const std::uint32_t high = warp_reduce(static_cast<std::uint32_t>(both >> 32), higher),
-                            low = ~warp_reduce(static_cast<std::uint32_t>(both), higher);
-        const int bits = 32 - __clz(high - low), shift = bits > 10 ? bits - 10 : 0;
-        if (any) atomicAdd(&shared_.low[(key - low) >> shift], 1u);
-        __syncthreads();
-        // A bin a thread, the highest first.
-        const std::uint32_t bin = kSelectThreads - 1 - threadIdx.x, of_bin = shared_.low[bin];
-        const std::uint64_t within = warp_before(of_bin), of_warp = warp_sum(of_bin);
-        if (lane == 0) shared_.of_warp[warp] = of_warp;
-        __syncthreads();
-        const std::uint64_t before =
-            within + __shfl_sync(0xffffffffu, warp_before(shared_.of_warp[lane]), warp);
-        const std::uint64_t wanted[2] = {static_cast<std::uint64_t>(k), (k + blocks - 1) / blocks};
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            if (before < wanted[i] && wanted[i] <= before + of_bin) shared_.found[i] = low + (bin << shift);
+        std::uint32_t key = any ? order_key(largest) : 0u;
+        const int lanes = 4 * static_cast<int>(blocks);  // of a group
+        for (int step = lanes / 2; step > 0; step /= 2) {
+            key = higher(key, __shfl_xor_sync(0xffffffffu, key, step));
         }
-        __syncthreads();
-        if (threadIdx.x == 0) shared_.of_block[parity_] = shared_.found[0] << 32 | shared_.found[1];
+        team_wait();
+        const int group = (static_cast<int>(rank) * kSelectThreads + thread) / lanes, to = lane % lanes;
+        if (to < static_cast<int>(blocks)) of_team(shared_.low, static_cast<std::uint32_t>(to))[group] = key;
         team_sync();
-        std::uint32_t limit = 0, lowest = 0xffffffffu;  // 0 where a block has fewer
-        for (std::uint32_t other = 0; other < blocks; ++other) {
-            const std::uint64_t of_other = *of_team(&shared_.of_block[parity_], other);
-            limit = higher(limit, static_cast<std::uint32_t>(of_other >> 32));
-            lowest = min(lowest, static_cast<std::uint32_t>(of_other));
+
+        // Four threads a group count how many are larger, and how many are not smaller.
+        const int part = thread % 4;
+        const std::uint32_t own = shared_.low[thread / 4];
+        std::uint32_t larger = 0, not_smaller = 0;
+#pragma unroll 4
+        for (int i = 0; i < kGroups / 16; ++i) {
+            const int at =
+                part * (kGroups / 16) + (i + 2 * part) % (kGroups / 16);  // in four other banks each
+            const auto four = reinterpret_cast<const Vector<std::uint32_t, 4>*>(shared_.low)[at];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                larger += four.values[e] > own ? 1 : 0;
+                not_smaller += four.values[e] >= own ? 1 : 0;
+            }
         }
-        parity_ ^= 1;
-        limit = higher(limit, lowest);
+        std::uint32_t both = larger << 16 | not_smaller;
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2) both += __shfl_xor_sync(0xffffffffu, both, step);
+        const auto wanted = static_cast<std::uint32_t>(k);
+        if (both >> 16 < wanted && wanted <= (both & 0xffff))
+            shared_.found[0] = own;  // equals write the same
+        __syncthreads();
+        const auto limit = static_cast<std::uint32_t>(shared_.found[0]);
+
         std::uint64_t* list = of_team(items() + kRoom, 0);
         std::uint32_t* gathered = of_team(&shared_.gathered, 0);
-        row.each_once([&](float value, std::int32_t index) {
-            const std::uint32_t of_value = order_key(value);
-            if (of_value < limit) return;
-            const std::uint32_t place = atomicAdd(gathered, 1u);
-            if (place < kRoom)
-                list[place] = std::uint64_t{of_value} << 32 | ~static_cast<std::uint32_t>(index);
+        each_dealt(values, n, [&](const auto& piece, std::int32_t first) {
+            if (order_key(largest_of(piece)) < limit) return;  // most
+#pragma unroll
+            for (int e = 0; e < static_cast<int>(sizeof(piece) / sizeof(T)); ++e) {
+                const std::uint32_t of_value = order_key(convert<float>(piece.values[e]));
+                if (of_value < limit) continue;
+                const std::uint32_t place = atomicAdd(gathered, 1u);
+                if (place < kRoom)
+                    list[place] = std::uint64_t{of_value} << 32 | ~static_cast<std::uint32_t>(first + e);
+            }
         });
         team_sync();
         const std::uint32_t count = *gathered;
@@ -353,13 +355,69 @@ class Cluster {
             team_sync();  // others may still read
             return false;
         }
-        if (rank == 0) sort(items() + kRoom, static_cast<int>(count));
+        if (rank == 0) rank_items(list, static_cast<int>(count), k);
         return true;
     }
-    // Where they begin.
-    __device__ __forceinline__ const std::uint64_t* few_items() { return items() + kSelectItems / 2; }
 
    private:
+    static constexpr int kGroups = 256;
+    static constexpr int kRoom = kSelectItems / 2;  // of few_largest's items, behind what it finds
+
+    template <class T, int N>
+    __device__ __forceinline__ static float largest_of(const Vector<T, N>& piece) {
+        float most = convert<float>(piece.values[0]);
+#pragma unroll
+        for (int e = 1; e < N; ++e) {
+            asm("max.NaN.f32 %0, %0, %1;" : "+f"(most) : "f"(convert<float>(piece.values[e])));
+        }
+        return most;
+    }
+
+    // Calls take(piece, first) for the pieces that this thread gets of a row that is dealt out to all of the
+    // cluster: neighbours from `first` on, 16 bytes where these are aligned.
+    template <class T, class Take>
+    __device__ __forceinline__ void each_dealt(const T* values, std::int32_t n, Take take) const {
+        constexpr int kChunk = 16 / sizeof(T), kAhead = sizeof(T) == 4 ? 5 : 3;
+        const std::int32_t first = static_cast<std::int32_t>(rank) * kSelectThreads +
+                                   static_cast<std::int32_t>(threadIdx.x),
+                           threads = static_cast<std::int32_t>(blocks) * kSelectThreads;
+        const bool aligned = reinterpret_cast<std::uintptr_t>(values) % 16 == 0;
+        const std::int32_t chunks = aligned ? n / kChunk : 0;
+        for (std::int32_t c0 = first; c0 < chunks; c0 += threads * kAhead) {
+            Vector<T, kChunk> ahead[kAhead];
+#pragma unroll
+            for (int u = 0; u < kAhead; ++u) {
+                const std::int32_t c = c0 + threads * u;
+                if (c < chunks) ahead[u] = reinterpret_cast<const Vector<T, kChunk>*>(values)[c];
+            }
+#pragma unroll
+            for (int u = 0; u < kAhead; ++u) {
+                const std::int32_t c = c0 + threads * u;
+                if (c >= chunks) break;
+                take(ahead[u], c * kChunk);
+            }
+        }
+#pragma unroll 4
+        for (std::int32_t i = chunks * kChunk + first; i < n; i += threads) take(Vector<T, 1>{values[i]}, i);
+    }
+
+    // Puts those of `count` different items that are among the k largest to items(), in order: four threads
+    // an item count how many are larger.
+    __device__ __forceinline__ void rank_items(const std::uint64_t* list, int count, int k) {
+        const int part = static_cast<int>(threadIdx.x) % 4;
+        for (int base = 0; base < count; base += kSelectThreads / 4) {
+            const int at = base + static_cast<int>(threadIdx.x) / 4;
+            const std::uint64_t own = at < count ? list[at] : 0;
+            int larger = 0;
+#pragma unroll 8
+            for (int other = part; other < count; other += 4) larger += list[other] > own ? 1 : 0;
+#pragma unroll
+            for (int step = 1; step < 4; step *= 2) larger += __shfl_xor_sync(0xffffffffu, larger, step);
+            if (part == 0 && at < count && larger < k) items()[larger] = own;
+        }
+        __syncthreads();
+    }
+
     __device__ __forceinline__ void add(std::uint32_t bin, std::uint64_t amount) {
         const auto low = static_cast<std::uint32_t>(amount);
         std::uint32_t high = static_cast<std::uint32_t>(amount >> 32);

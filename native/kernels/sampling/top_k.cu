@@ -11,7 +11,6 @@ template <class T>
 __device__ __forceinline__ void top_k_row(const TopKParams& p, std::int64_t row_index, SelectShared& shared) {
     static_assert(kSelectItems == kMaxTopK);
     const T* values = static_cast<const T*>(p.x) + row_index * p.pitch;
-    Row<T> row(values, p.n);
     Cluster cluster(shared);
     const auto write = [&](const std::uint64_t* list) {
         for (int i = threadIdx.x; i < p.k; i += kSelectThreads) {
@@ -20,10 +19,11 @@ __device__ __forceinline__ void top_k_row(const TopKParams& p, std::int64_t row_
             p.indices[row_index * p.k + i] = index;
         }
     };
-    if (p.k <= kFewLargest && cluster.few_largest(row, p.k)) {
-        if (cluster.rank == 0) write(cluster.few_items());
+    if (p.k <= kFewLargest && cluster.few_largest(values, p.n, p.k)) {
+        if (cluster.rank == 0) write(cluster.items());
         return;
     }
+    Row<T> row(values, p.n);
     row.keep(p.n);
     std::uint32_t highest = 0, lowest = 0;  // that are finite: as keys, and as the complement of one
     row.each_once([&](float value, std::int32_t) {
