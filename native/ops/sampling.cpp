@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.hpp"
+#include "kernels/sampling/penalize.hpp"
 #include "kernels/sampling/sample.hpp"
 #include "kernels/sampling/top_k.hpp"
 #include "kernels/sampling/weights.hpp"
@@ -64,56 +65,144 @@ LaunchConfig rows_config(Device& device, const Rows& rows) {
             .cluster = static_cast<std::uint32_t>(cluster)};
 }
 
-void check(const SampleOptions& o) {
-    const auto require = [](bool holds, const char* argument, const char* expected, const std::string& got) {
-        if (holds) return;
-        throw error(ErrorKind::value,
-                    {.call = "sample", .argument = argument, .expected = expected, .got = got});
-    };
-    require(std::isfinite(o.temperature) && o.temperature >= 0, "temperature", "a number >= 0",
-            str(o.temperature));
-    require(o.top_k >= 0, "top_k", "a number >= 0", str(o.top_k));
-    require(o.top_p > 0 && o.top_p <= 1, "top_p", "a number above 0, at most 1", str(o.top_p));
-    require(o.min_p >= 0 && o.min_p <= 1, "min_p", "a number from 0 to 1", str(o.min_p));
+void require(bool holds, const char* call, const char* argument, const char* expected, double got) {
+    if (holds) return;
+    throw error(ErrorKind::value,
+                {.call = call, .argument = argument, .expected = expected, .got = str(got)});
+}
+
+// Checks that the array is there for the rows, and gives its memory. Its values are the kernel's to check.
+template <class Value, class Stored>
+kernels::PerRow<Value, Stored> per_row(const char* call, const char* argument, const Array& logits,
+                                       Value value, const Array* of_rows, DType dtype) {
+    if (of_rows == nullptr) return {nullptr, value};
+    require_array(call, argument, *of_rows, without_last(logits), dtype);
+    require_contiguous(call, argument, *of_rows);
+    common_device(call, {&logits, of_rows});
+    return {of_rows->as<const Stored>(), value};
+}
+
+const Array* like_logits(const char* call, const char* argument, const Array& logits, const Array* array,
+                         DType dtype) {
+    if (array == nullptr) return nullptr;
+    require_array(call, argument, *array, logits.shape(), dtype);
+    require_contiguous(call, argument, *array);
+    common_device(call, {&logits, array});
+    return array;
+}
+
+template <class T>
+const T* memory_of(const Array* array) {
+    return array != nullptr ? array->as<const T>() : nullptr;
 }
 
 }  // namespace
 
 Array sample(const Array& logits, const SampleOptions& o) {
     constexpr const char* kCall = "sample";
-    check(o);
+    const auto is_share = [](double p) { return p >= 0 && p <= 1; };
+    require(std::isfinite(o.temperature.value) && o.temperature.value >= 0, kCall, "temperature",
+            "a number >= 0", o.temperature.value);
+    require(o.top_k.value >= 0, kCall, "top_k", "a number >= 0", static_cast<double>(o.top_k.value));
+    require(is_share(o.top_p.value) && o.top_p.value > 0, kCall, "top_p", "a number above 0, at most 1",
+            o.top_p.value);
+    require(is_share(o.min_p.value), kCall, "min_p", "a number from 0 to 1", o.min_p.value);
     const Rows rows = rows_of(kCall, "logits", logits, kernels::kMaxWeights);
-    if (o.position != nullptr) require_position(kCall, *o.position);
+    const bool position_of_row = o.position != nullptr && o.position->shape() == without_last(logits);
+    if (position_of_row) {
+        per_row<std::int32_t, std::int32_t>(kCall, "position", logits, 0, o.position, DType::int32);
+    } else if (o.position != nullptr) {
+        require_position(kCall, *o.position);
+    }
+    like_logits(kCall, "counts", logits, o.counts, DType::int32);
+    if (o.counts != nullptr) require_writable(kCall, "counts", *o.counts);
     Device& device = common_device(kCall, {&logits, o.position});
     const Array tokens = Array::empty(device, without_last(logits), DType::int32);
-    if (rows.count == 0) return tokens;
-    // Below the smallest temperature whose rate is finite in float32, only the likeliest are left anyway.
-    constexpr double kLog2E = 1.4426950408889634, kMostRate = 0x1p126;
-    const bool greedy = o.temperature == 0;
+    const auto real = [&](const char* argument, const RowOption<double>& option) {
+        return per_row<double, float>(kCall, argument, logits, option.value, option.of_rows, DType::float32);
+    };
     const kernels::SampleParams params{
         .logits = rows.array.as<const void>(),
         .tokens = tokens.as<std::int32_t>(),
-        .position = o.position != nullptr ? o.position->as<const std::int32_t>() : nullptr,
+        .counts = o.counts != nullptr ? o.counts->as<std::int32_t>() : nullptr,
+        .position = memory_of<std::int32_t>(o.position),
+        .position_of_row = position_of_row,
         .rows = rows.count,
         .pitch = rows.pitch,
         .n = rows.n,
-        .top_k = o.top_k == 0 || o.top_k > rows.n ? rows.n : static_cast<std::int32_t>(o.top_k),
-        .rate = greedy ? 1.0f : static_cast<float>(std::min(kLog2E / o.temperature, kMostRate)),
-        .greedy = greedy,
-        .top_p = o.top_p,
-        .min_weight =
-            static_cast<std::uint64_t>(std::ceil(o.min_p * static_cast<double>(kernels::kWeightOne))),
-        .seed = o.seed,
+        .top_k = per_row<std::int32_t, std::int32_t>(
+            kCall, "top_k", logits, static_cast<std::int32_t>(std::min<std::int64_t>(o.top_k.value, rows.n)),
+            o.top_k.of_rows, DType::int32),
+        .temperature = real("temperature", o.temperature),
+        .top_p = real("top_p", o.top_p),
+        .min_p = real("min_p", o.min_p),
+        .seed = per_row<std::uint64_t, std::uint64_t>(kCall, "seed", logits, o.seed.value, o.seed.of_rows,
+                                                      DType::uint64),
         .step = o.step};
+    if (rows.count == 0) return tokens;
+    const std::initializer_list<const Array*> reads = {
+        &rows.array,     o.position,      o.temperature.of_rows, o.top_k.of_rows,
+        o.top_p.of_rows, o.min_p.of_rows, o.seed.of_rows};
     const Cost cost{.bytes = static_cast<double>(rows.array.nbytes())};
     const Kernel& kernel = kernels::sample(logits.dtype());
     const LaunchConfig config = rows_config(device, rows);
-    if (o.position != nullptr) {
-        launch(kernel, config, params, cost, {&rows.array, o.position}, {&tokens});
+    if (o.counts != nullptr) {
+        launch(kernel, config, params, cost, reads, {&tokens, o.counts});
     } else {
-        launch(kernel, config, params, cost, {&rows.array}, {&tokens});
+        launch(kernel, config, params, cost, reads, {&tokens});
     }
     return tokens;
+}
+
+Array penalize(const Array& logits, const PenalizeOptions& o) {
+    constexpr const char* kCall = "penalize";
+    const double repetition = o.repetition.value;
+    require(std::isfinite(repetition) && repetition > 0, kCall, "repetition", "a number above 0", repetition);
+    require(std::isfinite(o.presence.value), kCall, "presence", "a number", o.presence.value);
+    require(std::isfinite(o.frequency.value), kCall, "frequency", "a number", o.frequency.value);
+    const Rows rows = rows_of(kCall, "logits", logits, INT32_MAX);
+    like_logits(kCall, "counts", logits, o.counts, DType::int32);
+    like_logits(kCall, "prompt", logits, o.prompt, DType::bool_);
+    const bool one_bias = o.bias != nullptr && o.bias->rank() == 1;
+    if (one_bias) {
+        require_array(kCall, "bias", *o.bias, {rows.n}, DType::float32);
+        require_contiguous(kCall, "bias", *o.bias);
+    } else {
+        like_logits(kCall, "bias", logits, o.bias, DType::float32);
+    }
+    Device& device = common_device(kCall, {&logits, o.bias});
+    const Array out = Array::empty(device, logits.shape(), DType::float32);
+    const auto real = [&](const char* argument, const RowOption<double>& option) {
+        return per_row<float, float>(kCall, argument, logits, static_cast<float>(option.value),
+                                     option.of_rows, DType::float32);
+    };
+    const kernels::PenalizeParams params{.logits = rows.array.as<const void>(),
+                                         .out = out.as<float>(),
+                                         .counts = memory_of<std::int32_t>(o.counts),
+                                         .prompt = memory_of<bool>(o.prompt),
+                                         .bias = memory_of<float>(o.bias),
+                                         .rows = rows.count,
+                                         .pitch = rows.pitch,
+                                         .bias_pitch = one_bias ? 0 : rows.n,
+                                         .n = rows.n,
+                                         .repetition = real("repetition", o.repetition),
+                                         .presence = real("presence", o.presence),
+                                         .frequency = real("frequency", o.frequency)};
+    if (rows.count == 0) return out;
+    double bytes = static_cast<double>(rows.array.nbytes() + out.nbytes());
+    for (const Array* each : {o.counts, o.prompt, o.bias}) {
+        if (each != nullptr) bytes += static_cast<double>(each->nbytes());
+    }
+    constexpr std::int64_t kThreads = 256, kEach = 4, kMostRows = 65535;  // of a grid's second dimension
+    const std::int64_t blocks = (rows.n + kThreads * kEach - 1) / (kThreads * kEach);
+    const LaunchConfig config{.grid = {static_cast<std::uint32_t>(blocks),
+                                       static_cast<std::uint32_t>(std::min(rows.count, kMostRows))},
+                              .block = {kThreads}};
+    launch(kernels::penalize(logits.dtype()), config, params, {.bytes = bytes},
+           {&rows.array, o.counts, o.prompt, o.bias, o.repetition.of_rows, o.presence.of_rows,
+            o.frequency.of_rows},
+           {&out});
+    return out;
 }
 
 std::pair<Array, Array> top_k(const Array& x, std::int64_t k) {

@@ -21,6 +21,7 @@ from ._native import grouped_linear as grouped_linear
 from ._native import layer_norm as layer_norm
 from ._native import linear as linear
 from ._native import lstm as lstm
+from ._native import penalize as penalize
 from ._native import quantize as quantize
 from ._native import relu as relu
 from ._native import rms_norm as rms_norm

@@ -66,18 +66,19 @@ std::vector<double> probabilities(const std::vector<double>& logits, const ops::
     std::vector<std::size_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0u);
     std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
-    if (o.top_k > 0 && static_cast<std::size_t>(o.top_k) < order.size())
-        order.resize(static_cast<std::size_t>(o.top_k));
+    if (o.top_k.value > 0 && static_cast<std::size_t>(o.top_k.value) < order.size())
+        order.resize(static_cast<std::size_t>(o.top_k.value));
     std::vector<double> out(logits.size(), 0);
     const double highest = logits[order[0]];
     double total = 0, taken = 0;
-    for (const auto i : order) total += out[i] = std::exp((logits[i] - highest) / o.temperature);
+    for (const auto i : order) total += out[i] = std::exp((logits[i] - highest) / o.temperature.value);
     std::size_t kept = 0;
-    while (kept < order.size() && (kept == 0 || (o.top_p < 1 && taken < o.top_p * total) || o.top_p == 1)) {
+    while (kept < order.size() &&
+           (kept == 0 || (o.top_p.value < 1 && taken < o.top_p.value * total) || o.top_p.value == 1)) {
         taken += out[order[kept++]];
     }
     for (std::size_t i = kept; i < order.size(); ++i) out[order[i]] = 0;
-    for (double& p : out) p = p >= o.min_p ? p : 0;
+    for (double& p : out) p = p >= o.min_p.value ? p : 0;
     total = std::accumulate(out.begin(), out.end(), 0.0);
     for (double& p : out) p /= total;
     return out;
@@ -211,6 +212,139 @@ TEST(Sample, TakesViewsAndThePositionOnTheDevice) {
     EXPECT_EQ(ops::sample(wide.select(0, 0), {}).shape(), (Dims{}));
 }
 
+// A row with options of its own draws what it draws alone.
+TEST(Sample, RowsHaveTheirOwnOptions) {
+    constexpr std::int64_t kRows = 7, kN = 3000;
+    const Array logits = upload(normals(kRows * kN, 3, 8), {kRows, kN}, DType::float32);
+    const std::vector<double> temperatures = {1, 0.5, 0, 2, 1, 0.125, 1.5}, top_ks = {0, 40, 0, 900, 5, 0, 1},
+                              top_ps = {1, 0.75, 1, 0.5, 1, 0.25, 1}, min_ps = {0, 0, 0, 0.125, 0.5, 0, 0},
+                              seeds = {1, 2, 3, 1, 0, 77, 5}, positions = {0, 1, 2, 3, 100, 5, 6};
+    const auto of_rows = [&](const std::vector<double>& values, DType dtype) {
+        return upload(values, {kRows}, dtype);
+    };
+    const Array temperature = of_rows(temperatures, DType::float32), top_p = of_rows(top_ps, DType::float32),
+                min_p = of_rows(min_ps, DType::float32), top_k = of_rows(top_ks, DType::int32),
+                seed = of_rows(seeds, DType::uint64), position = of_rows(positions, DType::int32);
+    const auto got = download(ops::sample(logits, {.temperature = {0, &temperature},
+                                                   .top_k = {0, &top_k},
+                                                   .top_p = {1, &top_p},
+                                                   .min_p = {0, &min_p},
+                                                   .seed = {0, &seed},
+                                                   .step = 4,
+                                                   .position = &position}));
+    for (std::size_t row = 0; row < kRows; ++row) {
+        const auto at = static_cast<std::int64_t>(row);
+        const ops::SampleOptions alone{.temperature = temperatures[row],
+                                       .top_k = static_cast<std::int64_t>(top_ks[row]),
+                                       .top_p = top_ps[row],
+                                       .min_p = min_ps[row],
+                                       .seed = static_cast<std::uint64_t>(seeds[row]),
+                                       .step = 4 + static_cast<std::uint64_t>(positions[row])};
+        EXPECT_EQ(got[row], download(ops::sample(logits.slice(0, at, 1, 1), alone))[0]) << row;
+    }
+}
+
+TEST(Sample, OptionsOfARowThatAreOutOfRangeGiveMinusOne) {
+    const double nan = std::nan("");
+    const Array logits = upload(normals(5 * 300, 1, 2), {5, 300}, DType::float32);
+    const Array bad = upload({-1, nan, 0.5, 7, kInfinity}, {5}, DType::float32);
+    const auto is_token = [](double id) { return id >= 0; };
+    const auto given = [&](const ops::SampleOptions& o) {
+        std::vector<bool> out;
+        for (const double id : download(ops::sample(logits, o))) out.push_back(is_token(id));
+        return out;
+    };
+    EXPECT_EQ(given({.temperature = {1, &bad}}), (std::vector<bool>{false, false, true, true, false}));
+    EXPECT_EQ(given({.top_p = {1, &bad}}), (std::vector<bool>{false, false, true, false, false}));
+    EXPECT_EQ(given({.min_p = {0, &bad}}), (std::vector<bool>{false, false, true, false, false}));
+    const Array top_k = upload({-1, 0, 5, 1e9, 1}, {5}, DType::int32);
+    EXPECT_EQ(given({.top_k = {0, &top_k}}), (std::vector<bool>{false, true, true, true, true}));
+}
+
+TEST(Sample, CountsWhatItDraws) {
+    const Array logits = upload(normals(3 * 200, 2, 4), {3, 200}, DType::float32);
+    const Array counts = upload(std::vector<double>(600, 0), {3, 200}, DType::int32);
+    std::vector<double> expected(600, 0);
+    for (std::uint64_t step = 0; step < 20; ++step) {
+        const std::int64_t top_k = step % 2 == 0 ? 0 : 5;
+        const double temperature = step % 5 == 4 ? 0 : 1;
+        const auto tokens = download(ops::sample(
+            logits, {.temperature = temperature, .top_k = top_k, .step = step, .counts = &counts}));
+        for (std::size_t row = 0; row < 3; ++row)
+            ++expected[row * 200 + static_cast<std::size_t>(tokens[row])];
+    }
+    EXPECT_EQ(download(counts), expected);
+    const Array nothing = upload(std::vector<double>(200, std::nan("")), {1, 200}, DType::float32);
+    const Array untouched = upload(std::vector<double>(200, 0), {1, 200}, DType::int32);
+    EXPECT_EQ(download(ops::sample(nothing, {.counts = &untouched}))[0], -1);
+    EXPECT_EQ(download(untouched), std::vector<double>(200, 0));
+}
+
+// -- penalize -------------------------------------------------------------------------------------------
+
+TEST(Penalize, ByTheDefinition) {
+    constexpr std::int64_t kRows = 3, kN = 1037;
+    std::vector<double> counts, prompt;
+    for (std::int64_t i = 0; i < kRows * kN; ++i) {
+        counts.push_back(static_cast<double>(i % 5 == 0 ? i % 7 : 0));
+        prompt.push_back(i % 3 == 0 ? 1 : 0);
+    }
+    const auto bias = normals(kRows * kN, 1, 6);
+    const std::vector<double> repetitions = {1.25, 1, 0.5}, presences = {0.5, -0.25, 0},
+                              frequencies = {0.125, 0, 1.5};
+    const Array count_array = upload(counts, {kRows, kN}, DType::int32),
+                prompt_array = upload(prompt, {kRows, kN}, DType::bool_),
+                bias_array = upload(bias, {kRows, kN}, DType::float32),
+                repetition = upload(repetitions, {kRows}, DType::float32),
+                presence = upload(presences, {kRows}, DType::float32),
+                frequency = upload(frequencies, {kRows}, DType::float32);
+    const auto penalized = [&](double logit, std::size_t at, std::size_t row, bool of_prompt, double added) {
+        logit += added;
+        if (counts[at] > 0 || of_prompt)
+            logit = logit > 0 ? logit / repetitions[row] : logit * repetitions[row];
+        return counts[at] > 0 ? logit - frequencies[row] * counts[at] - presences[row] : logit;
+    };
+    for (const DType dtype : {DType::float32, DType::float16, DType::bfloat16}) {
+        const Array wide = upload(normals(kRows * (kN + 3), 3, 7), {kRows, kN + 3}, dtype);
+        for (const Array& logits : {ops::contiguous(wide.slice(1, 0, 1, kN)), wide.slice(1, 3, 1, kN)}) {
+            const auto x = download(logits);
+            const Array all = ops::penalize(logits, {.counts = &count_array,
+                                                     .prompt = &prompt_array,
+                                                     .bias = &bias_array,
+                                                     .repetition = {1, &repetition},
+                                                     .presence = {0, &presence},
+                                                     .frequency = {0, &frequency}});
+            EXPECT_EQ(all.dtype(), DType::float32);
+            const auto got = download(all);
+            const Array one = bias_array.select(0, 1);
+            const auto less = download(ops::penalize(logits, {.counts = &count_array,
+                                                              .bias = &one,
+                                                              .repetition = {1, &repetition},
+                                                              .presence = {0, &presence},
+                                                              .frequency = {0, &frequency}}));
+            for (std::size_t i = 0; i < x.size(); ++i) {
+                const std::size_t row = i / kN;
+                EXPECT_NEAR(got[i], penalized(x[i], i, row, prompt[i] != 0, bias[i]), 2e-6);
+                EXPECT_NEAR(less[i], penalized(x[i], i, row, false, bias[kN + i % kN]), 2e-6);
+            }
+            EXPECT_EQ(download(ops::penalize(logits, {})), x);
+        }
+    }
+    EXPECT_EQ(ops::penalize(upload({}, {0, 5}, DType::float32), {}).shape(), (Dims{0, 5}));
+}
+
+// What a model's step does: penalties make a row leave the token that it would repeat.
+TEST(Penalize, TurnsARowFromWhatItHas) {
+    const Array logits = upload({2, 1.5, 1, 0.5}, {1, 4}, DType::float32);
+    const Array counts = upload({0, 0, 0, 0}, {1, 4}, DType::int32);
+    std::vector<double> tokens;
+    for (int step = 0; step < 6; ++step) {
+        const Array penalized = ops::penalize(logits, {.counts = &counts, .frequency = 0.75});
+        tokens.push_back(download(ops::sample(penalized, {.temperature = 0, .counts = &counts}))[0]);
+    }
+    EXPECT_EQ(tokens, (std::vector<double>{0, 1, 0, 2, 1, 0}));
+}
+
 TEST(Sample, RefusesWhatMakesNoSense) {
     const Array logits = upload({1, 2}, {2}, DType::float32);
     const auto fails = [](ErrorKind kind, const char* part, const auto& call) {
@@ -235,6 +369,19 @@ TEST(Sample, RefusesWhatMakesNoSense) {
     fails(ErrorKind::type, "logits", [&] { ops::sample(upload({1}, {1}, DType::float64), {}); });
     const Array wrong = upload({1, 2}, {2}, DType::int32);
     fails(ErrorKind::value, "position", [&] { ops::sample(logits, {.position = &wrong}); });
+    const Array two = upload({1, 2}, {2}, DType::float32), both = upload({1, 2}, {2}, DType::int32);
+    fails(ErrorKind::value, "temperature", [&] { ops::sample(logits, {.temperature = {1, &two}}); });
+    const Array row = upload({1, 2}, {1, 2}, DType::float32), one = upload({1}, {1}, DType::float32);
+    fails(ErrorKind::type, "top_k", [&] { ops::sample(row, {.top_k = {0, &one}}); });
+    fails(ErrorKind::type, "counts", [&] { ops::sample(row, {.counts = &row}); });
+    fails(ErrorKind::value, "counts", [&] { ops::sample(row, {.counts = &both}); });
+    for (const double bad : {0.0, -1.0, kInfinity, std::nan("")}) {
+        fails(ErrorKind::value, "repetition", [&] { ops::penalize(logits, {.repetition = bad}); });
+    }
+    fails(ErrorKind::value, "presence", [&] { ops::penalize(logits, {.presence = std::nan("")}); });
+    fails(ErrorKind::value, "frequency", [&] { ops::penalize(logits, {.frequency = kInfinity}); });
+    fails(ErrorKind::type, "prompt", [&] { ops::penalize(logits, {.prompt = &both}); });
+    fails(ErrorKind::value, "bias", [&] { ops::penalize(logits, {.bias = &one}); });
     fails(ErrorKind::value, "'k'", [&] { ops::top_k(logits, 0); });
     fails(ErrorKind::value, "'k'", [&] { ops::top_k(logits, 3); });
     fails(ErrorKind::value, "'k'",
@@ -275,6 +422,23 @@ TEST(TopK, AgreesWithASort) {
                     }
                 }
             }
+        }
+    }
+}
+
+// Rows that few_largest cannot narrow down: equals, and the largest all in one place.
+TEST(TopK, OfRowsWithoutSpread) {
+    for (const std::int64_t n : {std::int64_t{5000}, std::int64_t{200'000}}) {
+        std::vector<double> x(static_cast<std::size_t>(3 * n), 1);
+        for (std::int64_t i = 0; i < n; ++i) {
+            x[static_cast<std::size_t>(n + i)] = static_cast<double>(-i);
+            x[static_cast<std::size_t>(2 * n + i)] = static_cast<double>(i / 4096 % 2);
+        }
+        const auto got = download(ops::top_k(upload(x, {3, n}, DType::float32), 100).second);
+        for (std::size_t i = 0; i < 100; ++i) {
+            EXPECT_EQ(got[i], static_cast<double>(i));
+            EXPECT_EQ(got[100 + i], static_cast<double>(i));
+            EXPECT_EQ(got[200 + i], static_cast<double>(i + (n > 4096 ? 4096 : 0)));
         }
     }
 }

@@ -53,10 +53,55 @@ def test_top_k(dtype):
     assert (values.to_numpy() == np.take_along_axis(x, expected, -1)).all()
 
 
+def test_options_of_rows_and_penalties_in_a_graph():
+    rng = np.random.default_rng(4)
+    logits = gp.asarray(rng.standard_normal((3, 400)).astype(np.float32) * 3)
+    temperature = gp.asarray(np.array([0.7, 0.0, 1.3], np.float32))
+    seed = gp.asarray(np.array([1, 2, 2**63 + 5], np.uint64))
+    position = gp.asarray(np.zeros(3, np.int32))
+    counts = gp.zeros((3, 400), gp.int32)
+
+    def step():
+        penalized = gp.nn.penalize(logits, counts, repetition=1.1, frequency=0.5)
+        tokens = gp.nn.sample(penalized, temperature=temperature, seed=seed, position=position, counts=counts)
+        gp.add(position, 1, out=position)
+        return tokens
+
+    expected = [step().to_numpy().tolist() for _ in range(5)]
+    assert counts.to_numpy().sum(1).tolist() == [5, 5, 5]
+    counts[...] = 0
+    position[...] = 0
+    graph = gp.Graph()
+    with graph:
+        tokens = step()
+    for row in expected:
+        graph.launch()
+        assert tokens.to_numpy().tolist() == row
+
+
+def test_penalize_is_of_the_definition():
+    x = np.array([[2.0, -2.0, 1.0, 3.0]], np.float32)
+    counts = gp.asarray(np.array([[1, 2, 0, 0]], np.int32))
+    prompt = gp.asarray(np.array([[False, False, True, False]]))
+    bias = gp.asarray(np.array([0, 0, 0, -np.inf], np.float32))
+    got = gp.nn.penalize(
+        gp.asarray(x), counts, prompt=prompt, bias=bias, repetition=2.0, presence=0.25, frequency=0.5
+    )
+    assert got.to_numpy().tolist() == [[1 - 0.75, -4 - 1.25, 0.5, -np.inf]]
+
+
 def test_errors():
     x = gp.asarray(np.zeros((2, 5), np.float32))
     with pytest.raises(gp.InvalidValueError, match="top_p"):
         gp.nn.sample(x, top_p=0)
+    with pytest.raises(gp.InvalidTypeError, match="temperature"):
+        gp.nn.sample(x, temperature="hot")
+    with pytest.raises(gp.InvalidTypeError, match="seed"):
+        gp.nn.sample(x, seed=-1)
+    with pytest.raises(gp.InvalidValueError, match="top_p"):
+        gp.nn.sample(x, top_p=gp.asarray(np.ones(3, np.float32)))
+    with pytest.raises(gp.InvalidValueError, match="repetition"):
+        gp.nn.penalize(x, repetition=0)
     with pytest.raises(gp.InvalidValueError, match="'k'"):
         gp.nn.top_k(x, 6)
     with pytest.raises(gp.InvalidTypeError):

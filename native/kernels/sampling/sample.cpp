@@ -23,7 +23,8 @@ struct Candidate {
 bool likelier(const Candidate& a, const Candidate& b) { return a.key != b.key ? a.key > b.key : a.id < b.id; }
 
 template <class T>
-std::int32_t sample_row(const SampleParams& p, std::int64_t row, std::vector<Candidate>& candidates) {
+std::int32_t draw(const SampleParams& p, std::int64_t row, std::vector<Candidate>& candidates) {
+    const SampleRow o = sample_row(p, row);
     const T* logits = static_cast<const T*>(p.logits) + row * p.pitch;
     candidates.clear();
     Candidate best{0, 0};
@@ -32,18 +33,18 @@ std::int32_t sample_row(const SampleParams& p, std::int64_t row, std::vector<Can
         if (i == 0 || candidates.back().key > best.key) best = candidates.back();
     }
     const float highest = key_value(best.key);
-    if (best.key == kNanKey || !std::isfinite(highest)) return -1;
-    if (p.greedy) return best.id;
-    const auto weight = [&](const Candidate& c) { return weight_of(key_value(c.key), highest, p.rate); };
+    if (!o.valid || best.key == kNanKey || !std::isfinite(highest)) return -1;
+    if (o.greedy) return best.id;
+    const auto weight = [&](const Candidate& c) { return weight_of(key_value(c.key), highest, o.rate); };
 
-    if (p.top_k < p.n) {
-        std::nth_element(candidates.begin(), candidates.begin() + p.top_k - 1, candidates.end(), likelier);
-        candidates.resize(static_cast<std::size_t>(p.top_k));
+    if (o.top_k < p.n) {
+        std::nth_element(candidates.begin(), candidates.begin() + o.top_k - 1, candidates.end(), likelier);
+        candidates.resize(static_cast<std::size_t>(o.top_k));
     }
-    if (p.top_p < 1) {
+    if (o.top_p < 1) {
         std::uint64_t total = 0, taken = 0;
         for (const Candidate& c : candidates) total += weight(c);
-        const std::uint64_t goal = nucleus_goal(p.top_p, total);
+        const std::uint64_t goal = nucleus_goal(o.top_p, total);
         // The likeliest gather at the back.
         auto end = candidates.end();
         const auto less_likely = [](const Candidate& a, const Candidate& b) { return likelier(b, a); };
@@ -58,12 +59,11 @@ std::int32_t sample_row(const SampleParams& p, std::int64_t row, std::vector<Can
               [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
     const auto drawn_weight = [&](const Candidate& c) {
         const std::uint64_t of = weight(c);
-        return of >= p.min_weight ? of : 0;
+        return of >= o.min_weight ? of : 0;
     };
     std::uint64_t total = 0;
     for (const Candidate& c : candidates) total += drawn_weight(c);
-    const std::uint64_t step = p.step + (p.position != nullptr ? static_cast<std::uint64_t>(*p.position) : 0);
-    std::uint64_t left = multiply_high(random_bits(p.seed, step, static_cast<std::uint64_t>(row)), total);
+    std::uint64_t left = multiply_high(o.random, total);
     for (const Candidate& c : candidates) {
         const std::uint64_t of = drawn_weight(c);
         if (left < of) return c.id;
@@ -77,7 +77,10 @@ void sample_host(const SampleParams& p) {
     parallel_for(p.rows, 1, [&](std::int64_t begin, std::int64_t end) {
         std::vector<Candidate> candidates;
         candidates.reserve(static_cast<std::size_t>(p.n));
-        for (std::int64_t row = begin; row < end; ++row) p.tokens[row] = sample_row<T>(p, row, candidates);
+        for (std::int64_t row = begin; row < end; ++row) {
+            const std::int32_t token = p.tokens[row] = draw<T>(p, row, candidates);
+            if (p.counts != nullptr && token >= 0) ++p.counts[row * p.n + token];
+        }
     });
 }
 

@@ -7,13 +7,14 @@ namespace gpk::kernels {
 
 namespace {
 
-__device__ __forceinline__ std::uint64_t random_of(const SampleParams& p, std::int64_t row) {
-    const std::uint64_t step = p.step + (p.position != nullptr ? static_cast<std::uint64_t>(*p.position) : 0);
-    return random_bits(p.seed, step, static_cast<std::uint64_t>(row));
+// By one thread of the row's.
+__device__ __forceinline__ void give(const SampleParams& p, std::int64_t row, std::int32_t token) {
+    p.tokens[row] = token;
+    if (p.counts != nullptr && token >= 0) ++p.counts[row * p.n + token];
 }
 
 // A draw from the first k of a list that is sorted from the largest down, by one block.
-__device__ __forceinline__ void sample_few(const SampleParams& p, std::int64_t row_index,
+__device__ __forceinline__ void sample_few(const SampleParams& p, const SampleRow& o, std::int64_t row_index,
                                            const std::uint64_t* list, int k, SelectShared& shared) {
     __shared__ std::uint64_t weights[kFewLargest];
     const int i = static_cast<int>(threadIdx.x), lane = i % 32;
@@ -21,12 +22,12 @@ __device__ __forceinline__ void sample_few(const SampleParams& p, std::int64_t r
     const float highest = key_value(best_key);
     const bool valid = best_key != kNanKey && highest - highest == 0;
     const auto id_of = [&](int at) { return ~static_cast<std::uint32_t>(list[at]); };
-    if (!valid || p.greedy) {
-        if (i == 0) p.tokens[row_index] = valid ? static_cast<std::int32_t>(id_of(0)) : -1;
+    if (!valid || o.greedy) {
+        if (i == 0) give(p, row_index, valid ? static_cast<std::int32_t>(id_of(0)) : -1);
         return;
     }
     std::uint64_t weight = 0;
-    if (i < k) weight = weight_of(key_value(static_cast<std::uint32_t>(list[i] >> 32)), highest, p.rate);
+    if (i < k) weight = weight_of(key_value(static_cast<std::uint32_t>(list[i] >> 32)), highest, o.rate);
     if (i < kFewLargest) {
         const std::uint64_t of_warp = warp_sum(weight);
         if (lane == 0) shared.of_warp[i / 32] = of_warp;
@@ -38,8 +39,8 @@ __device__ __forceinline__ void sample_few(const SampleParams& p, std::int64_t r
             if (warp < i / 32) before += shared.of_warp[warp];
             total += shared.of_warp[warp];
         }
-        if (p.top_p < 1 && before >= nucleus_goal(p.top_p, total)) weight = 0;
-        if (weight < p.min_weight) weight = 0;
+        if (o.top_p < 1 && before >= nucleus_goal(o.top_p, total)) weight = 0;
+        if (weight < o.min_weight) weight = 0;
         weights[i] = weight;
     }
     __syncthreads();
@@ -50,21 +51,26 @@ __device__ __forceinline__ void sample_few(const SampleParams& p, std::int64_t r
         total += weights[other];
         if (id_of(other) < id_of(i)) before += weights[other];
     }
-    const std::uint64_t target = multiply_high(random_of(p, row_index), total);
-    if (before <= target && target - before < weight)
-        p.tokens[row_index] = static_cast<std::int32_t>(id_of(i));
+    const std::uint64_t target = multiply_high(o.random, total);
+    if (before <= target && target - before < weight) give(p, row_index, static_cast<std::int32_t>(id_of(i)));
 }
 
 template <class T>
-__device__ __forceinline__ void sample_row(const SampleParams& p, std::int64_t row_index,
-                                           SelectShared& shared) {
+__device__ __forceinline__ void draw(const SampleParams& p, std::int64_t row_index, SelectShared& shared) {
+    __shared__ SampleRow o;  // of all threads: there are no registers for it
     constexpr std::uint32_t kAll = 0xffffffffu;
     const T* logits = static_cast<const T*>(p.logits) + row_index * p.pitch;
     Cluster cluster(shared);
-    if (p.greedy || p.top_k <= kFewLargest) {
-        const int k = p.greedy ? 1 : p.top_k;
+    if (threadIdx.x == 0) o = sample_row(p, row_index);
+    __syncthreads();
+    if (!o.valid) {
+        if (cluster.rank == 0 && threadIdx.x == 0) give(p, row_index, -1);
+        return;
+    }
+    if (o.greedy || o.top_k <= kFewLargest) {
+        const int k = o.greedy ? 1 : o.top_k;
         if (cluster.few_largest(logits, p.n, k)) {
-            if (cluster.rank == 0) sample_few(p, row_index, cluster.items(), k, shared);
+            if (cluster.rank == 0) sample_few(p, o, row_index, cluster.items(), k, shared);
             return;
         }
     }
@@ -74,20 +80,20 @@ __device__ __forceinline__ void sample_row(const SampleParams& p, std::int64_t r
     std::uint32_t lowest = 0;  // that is finite: the complement of its key
     row.each_once([&](float value, std::int32_t) {
         asm("max.NaN.f32 %0, %0, %1;" : "+f"(of_thread) : "f"(value));
-        if (p.top_k < p.n && value > -INFINITY && ~order_key(value) > lowest) lowest = ~order_key(value);
+        if (o.top_k < p.n && value > -INFINITY && ~order_key(value) > lowest) lowest = ~order_key(value);
     });
     const auto best_key = static_cast<std::uint32_t>(cluster.largest(order_key(of_thread)));
     const float highest = key_value(best_key);
     if (best_key == kNanKey || highest - highest != 0) {
-        if (cluster.rank == 0 && threadIdx.x == 0) p.tokens[row_index] = -1;
+        if (cluster.rank == 0 && threadIdx.x == 0) give(p, row_index, -1);
         return;
     }
-    const auto weight = [&](float value) { return weight_of(value, highest, p.rate); };
+    const auto weight = [&](float value) { return weight_of(value, highest, o.rate); };
 
     // Taken are the keys above `limit`, and of those equal to it the first `ties`.
     std::uint32_t limit = 0;
     std::uint64_t ties = 0, tie_weight = 0;
-    const std::uint64_t top_k = p.greedy ? 1 : p.top_k;
+    const std::uint64_t top_k = o.greedy ? 1 : o.top_k;
     if (top_k < static_cast<std::uint64_t>(p.n)) {
         const float range = highest - key_value(~static_cast<std::uint32_t>(cluster.largest(lowest)));
         const Boundary boundary = cluster.select(
@@ -97,11 +103,11 @@ __device__ __forceinline__ void sample_row(const SampleParams& p, std::int64_t r
         ties = boundary.goal - boundary.above;
         tie_weight = weight(key_value(limit));
     }
-    if (p.top_p < 1 && !p.greedy) {
+    if (o.top_p < 1 && !o.greedy) {
         const Boundary boundary = cluster.select(
-            row, Spread(highest, 41.0f / p.rate),
+            row, Spread(highest, 41.0f / o.rate),
             [&](float value, std::uint32_t key) { return key > limit ? weight(value) : 0; },
-            [&](std::uint64_t total) { return nucleus_goal(p.top_p, total); }, limit, ties * tie_weight);
+            [&](std::uint64_t total) { return nucleus_goal(o.top_p, total); }, limit, ties * tie_weight);
         limit = boundary.key;
         tie_weight = weight(key_value(limit));
         ties = (boundary.goal - boundary.above + tie_weight - 1) / tie_weight;
@@ -113,13 +119,13 @@ __device__ __forceinline__ void sample_row(const SampleParams& p, std::int64_t r
         const std::uint32_t key = limit != 0 ? order_key(value) : 1;
         if (key > limit) {
             const std::uint64_t of_value = weight(value);
-            of_warp += of_value >= p.min_weight ? of_value : 0;
+            of_warp += of_value >= o.min_weight ? of_value : 0;
         } else if (key == limit) {
             ++ties_of_warp;
         }
     });
     of_warp = warp_sum(of_warp);
-    if (tie_weight < p.min_weight) tie_weight = 0;
+    if (tie_weight < o.min_weight) tie_weight = 0;
     std::uint64_t tie_rank = 0;  // of the first of this warp
     if (limit != 0) {
         ties_of_warp = warp_sum(ties_of_warp);
@@ -128,7 +134,7 @@ __device__ __forceinline__ void sample_row(const SampleParams& p, std::int64_t r
         of_warp += (ties_left < ties_of_warp ? ties_left : ties_of_warp) * tie_weight;
     }
     std::uint64_t before = cluster.sum(of_warp, total);
-    const std::uint64_t target = multiply_high(random_of(p, row_index), total);
+    const std::uint64_t target = multiply_high(o.random, total);
     if (target < before || target - before >= of_warp) return;
 
     const int lane = threadIdx.x % 32;
@@ -144,7 +150,7 @@ __device__ __forceinline__ void sample_row(const SampleParams& p, std::int64_t r
             const std::uint32_t key = limit != 0 ? order_key(value) : 1;
             if (key > limit) {
                 const std::uint64_t of_value = weight(value);
-                mine += of_value >= p.min_weight ? of_value : 0;
+                mine += of_value >= o.min_weight ? of_value : 0;
             } else if (key == limit) {
                 ++ties_of_run;
             }
@@ -155,7 +161,7 @@ __device__ __forceinline__ void sample_row(const SampleParams& p, std::int64_t r
         const std::uint64_t from = before + warp_before(mine);
         const bool here = from <= target && target - from < mine;
         if (run == 1) {
-            if (here) p.tokens[row_index] = first;
+            if (here) give(p, row_index, first);
             return;
         }
         const int source = __ffs(__ballot_sync(kAll, here)) - 1;
@@ -172,7 +178,7 @@ __device__ __forceinline__ void sample_rows(const SampleParams& p) {
     wait_for_predecessor();
     const std::int64_t blocks = team_blocks();
     for (std::int64_t row = blockIdx.x / blocks; row < p.rows; row += gridDim.x / blocks) {
-        sample_row<T>(p, row, shared);
+        draw<T>(p, row, shared);
         team_sync();  // other blocks may still read what is shared
     }
 }
