@@ -36,12 +36,16 @@ class Steady:
 
     def __init__(self, name, us):
         self.name, self.module, self._us = name, np, us
+        self.released = 0
 
     def view(self, array):
         return array.to_numpy()
 
     def timer(self, calls, count):
         return types.SimpleNamespace(how="given", microseconds=lambda: self._us)
+
+    def release(self):
+        self.released += 1
 
 
 def double_case(**changes):
@@ -101,6 +105,18 @@ def test_a_row_says_its_rate_its_share_and_its_ratios(one_us):
     assert found.peer_errors["cupy"] == pytest.approx(0.5)
     assert found.timing == "given"
     assert (found.goal, found.met) == (None, None)
+
+
+def test_what_libraries_cache_is_given_back_between_them(one_us):
+    peer = Steady("torch", 3.0)
+    twice = {"torch": lambda np, x: lambda: x * 2}
+    kept = gp.ones(1 << 20)
+    del kept
+    assert gp.memory.stats()["cached_bytes"] > 0
+    ((_, found),) = measure_cases([double_case(peers=twice)], bench([peer]))
+    assert found.note is None
+    assert peer.released == 2
+    assert gp.memory.stats()["cached_bytes"] == 0
 
 
 def test_arithmetic_is_held_against_the_product_rate_where_that_is_the_bound():
@@ -326,7 +342,7 @@ def test_plot_needs_matplotlib(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit):
         command.main(["--quick", "--plot", str(tmp_path / "p.png")])
-    assert "pip install matplotlib" in capsys.readouterr().err
+    assert "pip install pygpukit[plot]" in capsys.readouterr().err
 
 
 def test_plot(tmp_path):

@@ -186,6 +186,7 @@ class Bench:
         timers: dict[str, Timer] = {"pygpukit": self._timer(own_timer, own)}
         for name, function in case.own.items():
             timers[name] = self._timer(own_timer, [functools.partial(function, *each) for each in sets])
+        self.release()
         errors, notes = {}, []
         here = {peer.name: peer for peer in self.peers}
         for name, function in case.peers.items():
@@ -203,6 +204,12 @@ class Bench:
                 what = (str(reason).splitlines() or [""])[0][:120]
                 notes.append(f"{name}: {type(reason).__name__}: {what}")
         return self._row(case, in_turns(timers, self.rounds), timers, error, errors, notes)
+
+    def release(self) -> None:
+        """What one library keeps of the device's memory, the others could not have."""
+        gp.memory.trim()
+        for peer in self.peers:
+            peer.release()
 
     def _row(
         self,
@@ -274,7 +281,7 @@ def measure_cases(cases: Iterable[Case], bench: Bench) -> Iterator[tuple[str, Ro
             yield name, bench.measure(case)
         except Exception as failure:
             yield name, failure
-        gp.memory.trim()  # what our pool keeps, a peer could not have
+        bench.release()
 
 
 def geometric_mean_row(name: str, rows: Sequence[Row], goal: Goal, least: float, judged: bool) -> Row | None:
