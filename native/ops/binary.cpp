@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 
 #include "base/error.hpp"
@@ -5,6 +6,7 @@
 #include "ops/collapse.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/memory_order.hpp"
 #include "ops/scalar_bits.hpp"
 #include "ops/transpose.hpp"
 
@@ -244,7 +246,27 @@ Array binary_scalar(BinaryOp op, const Array& array, const Scalar& scalar, bool 
         return scalar_is_left ? binary_plain(op, *kernel, value, array_operand(array), array, array)
                               : binary_plain(op, *kernel, array_operand(array), value, array, array);
     }
+    if (out == nullptr) {
+        if (const auto order = memory_order(array)) {
+            return binary_scalar(op, array.transpose(*order), scalar, scalar_is_left, nullptr)
+                .transpose(undone(*order));
+        }
+    }
     return binary_general(op, a, b, out);
+}
+
+// `other` as it is beside `array` in that one's memory order; nothing where it has an order of its own.
+std::optional<Array> beside(const Array& array, const Array& other, const Dims& order) {
+    if (other.shape() == array.shape()) {
+        if (other.strides() != array.strides()) return std::nullopt;
+        return other.transpose(order);
+    }
+    if (other.size() >= array.size() || other.rank() > array.rank()) return std::nullopt;
+    for (int i = 1; i <= other.rank(); ++i) {
+        const std::int64_t extent = other.shape()[other.rank() - i];
+        if (extent != 1 && extent != array.shape()[array.rank() - i]) return std::nullopt;
+    }
+    return other.broadcast_to(array.shape()).transpose(order);
 }
 
 }  // namespace
@@ -255,6 +277,16 @@ Array binary(BinaryOp op, const Array& a, const Array& b, const Array* out) {
         const Kernel* kernel = plain_kernel(op, a);
         if (kernel != nullptr && plain_kernel(op, b) != nullptr) {
             return binary_plain(op, *kernel, array_operand(a), array_operand(b), a, b);
+        }
+    }
+    if (out == nullptr) {
+        if (const auto order = memory_order(a)) {
+            if (const auto other = beside(a, b, *order))
+                return binary(op, a.transpose(*order), *other).transpose(undone(*order));
+        }
+        if (const auto order = memory_order(b)) {
+            if (const auto other = beside(b, a, *order))
+                return binary(op, *other, b.transpose(*order)).transpose(undone(*order));
         }
     }
     return binary_general(op, {.array = &a}, {.array = &b}, out);

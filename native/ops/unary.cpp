@@ -4,6 +4,7 @@
 #include "ops/collapse.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/memory_order.hpp"
 #include "ops/transpose.hpp"
 
 namespace gpk::ops {
@@ -66,6 +67,10 @@ Array unary(UnaryOp op, const Array& x, const Array* out) {
     const char* call = info(op).name;
     if (op == UnaryOp::invert && x.dtype() == DType::bool_) op = UnaryOp::logical_not;
     const DType dtype = operand_dtype(op, x.dtype());
+    if (out == nullptr) {
+        if (const auto order = memory_order(x))
+            return unary(op, x.transpose(*order)).transpose(undone(*order));
+    }
     const DType result_dtype = kernels::gives_bool(info(op).rule) ? DType::bool_ : dtype;
     const Array result = prepare_output(call, x.device(), x.shape(), result_dtype, out);
     const Array operand = x.dtype() != dtype ? astype(x, dtype) : runs_across(x) ? contiguous(x) : x;
