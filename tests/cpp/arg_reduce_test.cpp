@@ -67,6 +67,32 @@ TEST(ArgReduce, AlongAnyAxisOfAnyStrides) {
     }
 }
 
+// NaN, infinities and both zeros, at places that different lanes, vectors and tails look at.
+TEST(ArgReduce, SpecialValues) {
+    const double nan = std::nan(""), infinity = INFINITY;
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float64}) {
+        for (const std::int64_t n : {7, 64, 1000, 4099, 700'001}) {
+            std::vector<double> x(static_cast<std::size_t>(n), -infinity);
+            const auto check = [&](const char* what) {
+                const Array array = upload(x, {n}, dtype);
+                for (const ArgReduceOp op : kOps) {
+                    EXPECT_EQ(download(ops::arg_reduce(op, array, 0, false)), expected(op, x, n))
+                        << name(dtype) << " " << n << " " << what;
+                }
+            };
+            check("all the least");
+            std::fill(x.begin(), x.end(), infinity);
+            check("all the most");
+            for (std::int64_t i = 0; i < n; ++i) x[static_cast<std::size_t>(i)] = i % 2 == 0 ? -0.0 : 0.0;
+            check("zeros");
+            for (const std::int64_t at : {n - 1, n / 2, std::int64_t{5}}) {
+                x[static_cast<std::size_t>(at)] = nan;
+                check("a NaN, and others after it");
+            }
+        }
+    }
+}
+
 // Several parts, which a second pass joins; the best are equal, and the first of them counts.
 TEST(ArgReduce, TheFirstOfEqualsInTwoPasses) {
     const std::int64_t count = 1'000'003;

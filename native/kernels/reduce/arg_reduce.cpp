@@ -19,6 +19,9 @@ namespace {
 template <class T, bool kMax>
 void arg_reduce_host(const ArgReduceParams& p) {
     const ReduceLayout& layout = p.layout;
+    const bool none = layout.rank == layout.kept_rank;  // one element
+    const std::int64_t inner = none ? 1 : layout.extents[layout.rank - 1];
+    const std::int64_t stride = none ? 0 : layout.strides[layout.rank - 1];
     const std::int64_t grain =
         std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(layout.part_count, 1));
     parallel_for(layout.outputs * layout.parts, grain, [&](std::int64_t first, std::int64_t last) {
@@ -27,14 +30,27 @@ void arg_reduce_host(const ArgReduceParams& p) {
             const std::int64_t end = std::min(begin + layout.part_count, layout.count);
             const T* base =
                 static_cast<const T*>(p.input) + reduce_offset(layout, 0, layout.kept_rank, output);
-            Candidate<compute_t<T>> best = {compute_t<T>(0), -1};
-            for (std::int64_t at = begin; at < end; ++at) {
-                const std::int64_t index = p.candidates ? p.candidates[at * layout.outputs + output] : at;
-                const T value = base[reduce_offset(layout, layout.kept_rank, layout.rank, index)];
-                const Candidate<compute_t<T>> candidate = {convert<compute_t<T>>(value), index};
+            using C = compute_t<T>;
+            Candidate<C> best = {C(0), -1};
+            // What is worse than the best, which most are, takes one comparison.
+            const auto take = [&](C value, std::int64_t index) {
+                if (best.index >= 0 && (kMax ? value < best.value : value > best.value)) return;
+                const Candidate<C> candidate = {value, index};
                 if (arg_prefers<kMax>(candidate, best)) best = candidate;
+            };
+            for (std::int64_t at = begin; at < end;) {
+                const std::int64_t run = std::min(inner - at % inner, end - at);
+                const T* from = base + reduce_offset(layout, layout.kept_rank, layout.rank, at);
+                for (std::int64_t i = 0; i < run; ++i) {
+                    const std::int64_t index =
+                        p.candidates ? p.candidates[(at + i) * layout.outputs + output] : at + i;
+                    take(convert<C>(from[i * stride]), index);
+                }
+                at += run;
             }
-            p.output[id % layout.parts * layout.outputs + output] = best.index;
+            const std::int64_t place = id % layout.parts * layout.outputs + output;
+            p.output[place] = best.index;
+            if (p.values != nullptr) static_cast<compute_t<T>*>(p.values)[place] = best.value;
         }
     });
 }

@@ -17,61 +17,93 @@ __device__ __forceinline__ C arg_better_value(C a, C b) {
     return kMax ? larger_or_nan(a, b) : smaller_or_nan(a, b);
 }
 
+// What nothing is worse than.
+template <bool kMax, class C>
+__device__ __forceinline__ C arg_worst() {
+    if constexpr (kMax) return MaxOf<C>::identity();
+    return MinOf<C>::identity();
+}
+
 template <class T>
 __device__ __forceinline__ const T* arg_base(const ArgReduceParams& p, std::int64_t output) {
     return static_cast<const T*>(p.input) + reduce_offset(p.layout, 0, p.layout.kept_rank, output);
 }
 
-template <bool kMax, class C>
-__device__ __forceinline__ Candidate<C> arg_join(const Candidate<C>& a, const Candidate<C>& b) {
+template <bool kMax, class C, class Index>
+__device__ __forceinline__ Candidate<C, Index> arg_join(const Candidate<C, Index>& a,
+                                                        const Candidate<C, Index>& b) {
     return arg_prefers<kMax>(b, a) ? b : a;
 }
 
-// A lane remembers only which vector had the best element, and looks for it there at the end.
+template <class C>
+__device__ __forceinline__ void arg_store(const ArgReduceParams& p, std::int64_t output,
+                                          const Candidate<C>& best) {
+    const std::int64_t place = blockIdx.y * p.layout.outputs + output;
+    p.output[place] = best.index;
+    if (p.values != nullptr) static_cast<C*>(p.values)[place] = best.value;
+}
+
+// Lanes compare whole vectors and remember only the number of the best; its element is looked for at the end,
+// by one lane. What fills no vector, at the end of a part, counts as one more.
 template <class T, bool kMax>
 __device__ __forceinline__ void arg_reduce_rows(const ArgReduceParams& p) {
     using C = compute_t<T>;
+    using Best = Candidate<C, int>;
     constexpr int N = 16 / sizeof(T);
     using Vec = Vector<T, N>;
-    __shared__ Candidate<C> shared[kReduceThreads / 2];
+    __shared__ Best shared[kReduceThreads / 2];
     const ReduceLayout& layout = p.layout;
     const ReduceThread thread(layout);
     const std::int64_t output = thread.output();
-    Candidate<C> best = {C(0), -1};
+    const ReducePart part(layout);
+    const T* from = nullptr;
+    Best best = {arg_worst<kMax, C>(), -1};
     if (output < layout.outputs) {
-        const ReducePart part(layout);
-        const T* from = arg_base<T>(p, output) + part.begin;
+        from = arg_base<T>(p, output) + part.begin;
+        const int vectors = part.count / N;
         const auto at = [&](int i) {
             return *reinterpret_cast<const Vec*>(from + static_cast<std::int64_t>(i) * N);
         };
-        int number = thread.lane, found = -1;
-        C value = C(0);
-        for_lane<4>(part.count / N, thread.lane, layout.lanes, at, [&](const Vec& v) {
+        int number = thread.lane;
+        if (number < vectors) best.index = number;
+        const auto take = [&](C here) {
+            // Not `here > best`: a NaN is better, and another NaN takes its place.
+            if (!(kMax ? here <= best.value : here >= best.value)) best.index = number;
+            best.value = arg_better_value<kMax>(best.value, here);
+            number += layout.lanes;
+        };
+        for_lane<4>(vectors, thread.lane, layout.lanes, at, [&](const Vec& v) {
             C here = convert<C>(v.values[0]);
 #pragma unroll
             for (int e = 1; e < N; ++e) here = arg_better_value<kMax>(here, convert<C>(v.values[e]));
-            if (found < 0 || arg_beats<kMax>(here, value)) {
-                value = here;
-                found = number;
-            }
-            number += layout.lanes;
+            take(here);
         });
-        if (found >= 0) {
-            const Vec v = at(found);
-#pragma unroll
-            for (int e = N - 1; e >= 0; --e) {
-                const C here = convert<C>(v.values[e]);
-                if (here == value || here != here)
-                    best = {here, part.begin + static_cast<std::int64_t>(found) * N + e};
-            }
+        if (number == vectors && part.count % N != 0) {
+            C here = convert<C>(from[vectors * N]);
+            for (int i = vectors * N + 1; i < part.count; ++i)
+                here = arg_better_value<kMax>(here, convert<C>(from[i]));
+            if (best.index < 0) best.index = number;
+            take(here);
         }
-        for (int i = part.count / N * N + thread.lane; i < part.count; i += layout.lanes) {
-            best = arg_join<kMax>(best, {convert<C>(from[i]), part.begin + i});
+        if (best.value != best.value) {  // the first NaN counts
+            const auto has_nan = [&](int vector) {
+                bool found = false;
+                for (int i = vector * N; i < min(vector * N + N, part.count); ++i) {
+                    const C value = convert<C>(from[i]);
+                    found = found || value != value;
+                }
+                return found;
+            };
+            best.index = thread.lane;
+            while (!has_nan(best.index)) best.index += layout.lanes;
         }
     }
-    best = thread.join(layout, best, shared, arg_join<kMax, C>);
-    if (thread.lane == 0 && output < layout.outputs)
-        p.output[blockIdx.y * layout.outputs + output] = best.index;
+    best = thread.join(layout, best, shared, arg_join<kMax, C, int>);
+    if (thread.lane != 0 || output >= layout.outputs) return;
+    int i = best.index * N;
+    C value = convert<C>(from[i]);
+    while (value != best.value && value == value) value = convert<C>(from[++i]);
+    arg_store<C>(p, output, {value, part.begin + i});
 }
 
 template <class T, bool kMax>
@@ -126,8 +158,7 @@ __device__ __forceinline__ void arg_reduce_columns(const ArgReduceParams& p) {
     });
     if (thread.lane == 0 && vector < vectors) {
 #pragma unroll
-        for (int e = 0; e < N; ++e)
-            p.output[blockIdx.y * layout.outputs + vector * N + e] = part.begin + best.at[e];
+        for (int e = 0; e < N; ++e) arg_store<C>(p, vector * N + e, {best.value[e], part.begin + best.at[e]});
     }
 }
 
@@ -149,15 +180,14 @@ __device__ __forceinline__ void arg_reduce_elements(const ArgReduceParams& p) {
         const auto fetch = [&](int i) {
             const std::int64_t at = part.begin + i;
             const std::int64_t index = p.candidates ? p.candidates[at * layout.outputs + output] : at;
-            return Item{base[reduce_offset(layout, layout.kept_rank, layout.rank, index)], index};
+            return Item{base[reduce_offset(layout, layout.kept_rank, layout.rank, at)], index};
         };
         for_lane<4>(part.count, thread.lane, layout.lanes, fetch, [&](const Item& item) {
-            best = arg_join<kMax>(best, {convert<C>(item.value), item.index});
+            best = arg_join<kMax, C, std::int64_t>(best, {convert<C>(item.value), item.index});
         });
     }
-    best = thread.join(layout, best, shared, arg_join<kMax, C>);
-    if (thread.lane == 0 && output < layout.outputs)
-        p.output[blockIdx.y * layout.outputs + output] = best.index;
+    best = thread.join(layout, best, shared, arg_join<kMax, C, std::int64_t>);
+    if (thread.lane == 0 && output < layout.outputs) arg_store(p, output, best);
 }
 
 #define GPK_ARG_REDUCE_WALK(walk, symbol, T, is_max)                 \

@@ -16,21 +16,22 @@ inline constexpr int kArgReduceOpCount = 2;
 struct ArgReduceParams {
     const void* input;
     std::int64_t* output;  // parts * outputs: indices among the reduced elements
-    // Null, or layout.count * outputs indices: only those elements are looked at, one by one. It is how a
-    // second pass chooses between the parts of a first one; layout's reduced dimensions are still the
-    // input's.
+    // Null, or where the elements at those indices go, in the type that they are compared in (compute_t):
+    // what a second pass chooses from.
+    void* values;
+    // Null, or layout.count * outputs indices that stand for the elements' own: of a second pass.
     const std::int64_t* candidates;
     ReduceLayout layout;
 };
 
-template <class C>
+template <class C, class Index = std::int64_t>
 struct Candidate {
     C value;
-    std::int64_t index;  // -1: none
+    Index index;  // -1: none
 };
 
-template <bool kMax, class C>
-GPK_HD bool arg_prefers(const Candidate<C>& a, const Candidate<C>& b) {
+template <bool kMax, class C, class Index>
+GPK_HD bool arg_prefers(const Candidate<C, Index>& a, const Candidate<C, Index>& b) {
     if (a.index < 0 || b.index < 0) return b.index < 0;
     const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
     if (a_nan || b_nan) return a_nan && (!b_nan || a.index < b.index);

@@ -61,11 +61,13 @@ __device__ __forceinline__ void for_reduced(const ReduceLayout& layout, const Re
         for_lane<kInFlight>(items, lane, layout.lanes, [&](int i) { return read(begin + i * stride); }, use);
         return;
     }
-#pragma unroll 1
-    for (int i = lane; i < items; i += layout.lanes) {
-        use(read(reduce_offset(layout, layout.kept_rank, layout.rank,
-                               part.begin + static_cast<std::int64_t>(i) * kWidth)));
-    }
+    for_lane<kInFlight / 2>(  // each takes registers for its place
+        items, lane, layout.lanes,
+        [&](int i) {
+            return read(reduce_offset(layout, layout.kept_rank, layout.rank,
+                                      part.begin + static_cast<std::int64_t>(i) * kWidth));
+        },
+        use);
 }
 
 template <class F>
