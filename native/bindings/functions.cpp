@@ -333,6 +333,39 @@ constexpr ArgReduceRow kArgReductions[] = {
     {"argmin", ArgReduceOp::argmin, "The int64 index of the first smallest element, or of the first NaN."},
 };
 
+void bind_variance(nb::module_& m) {
+    nb::object array_class = m.attr("Array");
+    for (const bool root : {false, true}) {
+        const char* name = root ? "std" : "var";
+        const auto function = [name, root](const Array& x, IntsArg axis, double correction, bool keepdims) {
+            const Dims axes = read_axes(name, axis, x.rank());
+            return run_on(x.device(), [&] {
+                if (!axis.is_none() && axes.empty()) {  // as of the others: every element is its own group
+                    return ops::variance(x.expand_dims(x.rank()), {x.rank()}, correction, false, root);
+                }
+                return ops::variance(x, axes, correction, keepdims, root);
+            });
+        };
+        const std::string doc = str(
+            root ? "The standard deviation: the root of the variance." : "The variance.",
+            "\n\nThe squares of the differences from the mean, added up and divided by the count less "
+            "`correction`\n"
+            "(1: an unbiased estimate from a sample; NumPy's ddof). float64 of integers and bools; float16 "
+            "and\n"
+            "bfloat16 compute in float32. One pass, by Chan, Golub and LeVeque's updates (1979), so a mean "
+            "much\n"
+            "larger than the spread costs few digits. NaN of nothing.\n\n"
+            "axis: an axis, a tuple of them, or None for all; keepdims leaves them with extent 1. Raises\n"
+            "InvalidTypeError for float8.");
+        m.def(name, function, nb::arg("x"), nb::arg("axis").none() = nb::none(), nb::kw_only(),
+              nb::arg("correction") = 0.0, nb::arg("keepdims") = false, doc.c_str());
+        array_class.attr(name) =
+            nb::cpp_function(function, nb::is_method(), nb::scope(array_class), nb::name(name),
+                             nb::arg("axis").none() = nb::none(), nb::kw_only(), nb::arg("correction") = 0.0,
+                             nb::arg("keepdims") = false, doc.c_str());
+    }
+}
+
 void bind_reductions(nb::module_& m) {
     nb::object array_class = m.attr("Array");
     // As a function and as a method.
@@ -359,6 +392,7 @@ void bind_reductions(nb::module_& m) {
             str(row.doc,
                 "\n\naxis: an axis, a tuple of them, or None for all; keepdims leaves them with extent 1."));
     }
+    bind_variance(m);
     for (const ArgReduceRow& row : kArgReductions) {
         both(
             row.name,

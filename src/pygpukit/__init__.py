@@ -478,6 +478,9 @@ from ._native import (
     stack as stack,
 )
 from ._native import (
+    std as std,
+)
+from ._native import (
     sub as sub,
 )
 from ._native import (
@@ -515,6 +518,9 @@ from ._native import (
 )
 from ._native import (
     uint64 as uint64,
+)
+from ._native import (
+    var as var,
 )
 from ._native import (
     where as where,

@@ -180,6 +180,23 @@ def test_arg_reductions_of_many(rng):
         assert gp.argmin(gp.from_numpy(a)).item() == a.argmin()
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1, 2, (0, 2), (1, 2), ()])
+def test_var_and_std(rng, axis):
+    a = rng.standard_normal((5, 6, 7)).astype(np.float32) + 3
+    x = gp.asarray(a)
+    for correction in (0, 1):
+        for keepdims in (False, True):
+            if axis == () and (correction or keepdims):
+                continue  # nothing is left to divide by; NumPy's shapes are those of the array
+            options = {"axis": axis, "keepdims": keepdims}
+            var, std = np.var(a, ddof=correction, **options), np.std(a, ddof=correction, **options)
+            np.testing.assert_allclose(gp.var(x, correction=correction, **options).to_numpy(), var, rtol=2e-6)
+            np.testing.assert_allclose(x.std(correction=correction, **options).to_numpy(), std, rtol=2e-6)
+    assert gp.var(gp.asarray(np.arange(5))).item() == 2.0
+    with pytest.raises(gp.InvalidTypeError):
+        gp.std(gp.zeros(3, "float8_e4m3"))
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 3)])
 def test_nothing(shape):
     a, x = np.zeros(shape, np.float32), gp.zeros(shape)

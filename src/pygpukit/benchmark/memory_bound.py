@@ -154,8 +154,29 @@ def cases(sizes: Sizes) -> Iterator[Case]:
         peers=_everywhere(lambda _, x: x.argmax()),
         goals=(Goal("copy", 0.97),),
     )
+    for axes, what in (((0, 1, 2), "all"), ((0, 2), "the outer and inner"), ((1,), "the middle")):
+        blocks = (long // (side * 64), side, 64)
+        yield case(
+            f"variance over {what} of {'x'.join(map(str, blocks))} float32",
+            "float32",
+            lambda draw, blocks=blocks: (draw.normal(*blocks, dtype="float32"),),
+            lambda x, axes=axes: op("var")(x, axis=axes),
+            lambda _, x, axes=axes: ((x - x.mean(axes, **_kept(x))) ** 2).mean(axes),
+            moved=4.0 * long,
+            memory_limit="read",
+            peers={
+                "torch": _call(lambda _, x, axes=axes: x.var(axes, correction=0)),
+                **_everywhere(lambda _, x, axes=axes: x.var(axes), "cupy", "numpy"),
+            },
+            needs="var",
+        )
     yield from _normalisation(sizes)
     yield from _sampling(sizes.vocabulary)
+
+
+def _kept(x: Any) -> dict[str, bool]:
+    """What keeps reduced axes, of a mean."""
+    return {"keepdim" if hasattr(x, "double") else "keepdims": True}
 
 
 def _erf(space: Any, x: Any) -> Any:
