@@ -97,6 +97,7 @@ Array normalize(const NormCall& c) {
                                      .y = y.as<>(),
                                      .rows = shape.rows,
                                      .n = shape.n,
+                                     .share = static_cast<float>(1.0 / static_cast<double>(shape.n)),
                                      .eps = static_cast<float>(c.eps)};
     const double elements = static_cast<double>(x.size());
     const Cost cost{.flops = 4 * elements,

@@ -56,8 +56,8 @@ const RowVariant residual_variants[] = {
 }  // namespace
 
 RowPlan layer_norm(const RowShape& shape, bool residual) {
-    return residual ? plan_rows(residual_variants, shape, {4, 256, kMostResidualThreads})
-                    : plan_rows(variants, shape, {4, 256, kMostRowThreads});
+    return residual ? plan_rows(residual_variants, shape, {4, 512, kMostResidualThreads})
+                    : plan_rows(variants, shape, {4, 512, kMostRowThreads});
 }
 
 }  // namespace gpk::kernels

@@ -144,6 +144,29 @@ __device__ __forceinline__ void forget_conversions(Vector<T, N> (&own)[kAccesses
     }
 }
 
+// Vectors of 16-bit numbers are moved as words: as elements, each may take a register (seen with nvcc 13.0).
+template <class T, int N>
+__device__ __forceinline__ Vector<T, N> get(const Vector<T, N>* from) {
+    if constexpr (sizeof(T) != 2 || N != 8) {
+        return *from;
+    } else {
+        const uint4 words = *reinterpret_cast<const uint4*>(from);
+        Vector<T, N> v;
+        memcpy(&v, &words, sizeof(words));
+        return v;
+    }
+}
+template <class T, int N>
+__device__ __forceinline__ void put(Vector<T, N>* to, const Vector<T, N>& v) {
+    if constexpr (sizeof(T) != 2 || N != 8) {
+        *to = v;
+    } else {
+        uint4 words;
+        memcpy(&words, &v, sizeof(words));
+        *reinterpret_cast<uint4*>(to) = words;
+    }
+}
+
 // What a normalisation is of: x, or x + residual, which goes to `sum`.
 template <class Vec, bool kResidual>
 struct RowSource {
@@ -166,12 +189,14 @@ struct RowSource {
     template <int kAccesses>
     __device__ __forceinline__ void take_own(const RowThreads& threads, int count,
                                              Vec (&own)[kAccesses]) const {
-        for_own<kAccesses>(threads, count, [&](int k, int i) { own[k] = x[i]; });
+        for_own<kAccesses>(threads, count, [&](int k, int i) { own[k] = get(x + i); });
         if constexpr (kResidual) {
             Vec other[kAccesses];
-            for_own<kAccesses>(threads, count, [&](int k, int i) { other[k] = residual[i]; });
-            for_own<kAccesses>(threads, count,
-                               [&](int k, int i) { sum[i] = own[k] = joined(own[k], other[k]); });
+            for_own<kAccesses>(threads, count, [&](int k, int i) { other[k] = get(residual + i); });
+            for_own<kAccesses>(threads, count, [&](int k, int i) {
+                own[k] = joined(own[k], other[k]);
+                put(sum + i, own[k]);
+            });
         }
     }
     // The first reading in a loop; later ones take again().

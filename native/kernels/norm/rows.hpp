@@ -78,6 +78,7 @@ struct NormParams {
     void* y;               // [rows, n]; may be x
     std::int64_t rows;
     std::int64_t n;
+    float share;  // 1 / n
     float eps;
 };
 
