@@ -181,9 +181,13 @@ class MappedFile {
 
     std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
     const std::string& path() const noexcept { return path_; }
+    // Reads bytes from `offset` on, past the map, by the system. Throws Error (file) where there are not so
+    // many.
+    void read(std::size_t offset, std::span<std::byte> out) const;
 
    private:
     std::string path_;
+    int file_ = -1;
     const std::byte* data_ = nullptr;
     std::size_t size_ = 0;
 };

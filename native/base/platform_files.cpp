@@ -372,41 +372,56 @@ namespace {
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
     // O_NONBLOCK: opening a pipe must not wait for its writer. Regular files ignore it.
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0) cannot_open(path, errno);
+    file_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file_ < 0) cannot_open(path, errno);
     struct stat status{};
-    const bool known = fstat(file, &status) == 0;
+    const bool known = fstat(file_, &status) == 0;
+    int code = 0;
     if (!known || !S_ISREG(status.st_mode)) {
-        const int code = !known ? errno : S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
-        close(file);
-        cannot_open(path, code);
+        code = !known ? errno : S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
+    } else if (status.st_size > 0) {
+        size_ = static_cast<std::size_t>(status.st_size);
+        void* map = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_, 0);
+        code = map == MAP_FAILED ? errno : 0;
+        if (code == 0) data_ = static_cast<const std::byte*>(map);
     }
-    size_ = static_cast<std::size_t>(status.st_size);
-    if (size_ > 0) {
-        void* map = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file, 0);
-        const int code = errno;
-        close(file);
-        if (map == MAP_FAILED) cannot_open(path, code);
-        data_ = static_cast<const std::byte*>(map);
-    } else {
-        close(file);
-    }
+    if (code == 0) return;
+    close(file_);
+    cannot_open(path, code);
 }
 
 MappedFile::~MappedFile() {
     if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+    if (file_ >= 0) close(file_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
+      file_(std::exchange(other.file_, -1)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     std::swap(path_, other.path_);
+    std::swap(file_, other.file_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
     return *this;
+}
+
+void MappedFile::read(std::size_t offset, std::span<std::byte> out) const {
+    while (!out.empty()) {
+        const ssize_t count = pread(file_, out.data(), out.size(), static_cast<off_t>(offset));
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) {
+            throw error(ErrorKind::file, {.call = str("read '", path_, "'"),
+                                          .expected = str(out.size(), " bytes from ", offset, " on"),
+                                          .got = count < 0 ? std::strerror(errno) : "the file's end",
+                                          .fix = "do not change the file while it is loaded"});
+        }
+        out = out.subspan(static_cast<std::size_t>(count));
+        offset += static_cast<std::size_t>(count);
+    }
 }
 
 }  // namespace gpk::platform

@@ -274,7 +274,7 @@ std::string_view name(GgufType type) { return kGgufTypes[static_cast<std::size_t
 
 Gguf Gguf::open(const std::string& path) {
     Gguf file(path);
-    file.file_.emplace(path);
+    file.file_ = std::make_shared<const platform::MappedFile>(path);
     file.read(file.file_->bytes());
     return file;
 }
@@ -354,7 +354,10 @@ void Gguf::read(std::span<const std::byte> bytes) {
                                           .got = str("data shared with ", shown(before.view.name))});
         }
     }
-    for (Described& tensor : tensors) add(std::move(tensor.view));
+    for (Described& tensor : tensors) {
+        tensor.view.file = file_;
+        add(std::move(tensor.view));
+    }
 }
 
 }  // namespace gpk::io

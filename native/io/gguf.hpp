@@ -75,7 +75,7 @@ class Gguf final : public TensorFile {
     explicit Gguf(std::string path) : TensorFile(std::move(path)) {}
     void read(std::span<const std::byte> bytes);
 
-    std::optional<platform::MappedFile> file_;
+    std::shared_ptr<const platform::MappedFile> file_;
     std::uint32_t version_ = 0;
     std::map<std::string, GgufValue, std::less<>> metadata_;
 };

@@ -1,6 +1,7 @@
 #include "io/load.hpp"
 
 #include <algorithm>
+#include <vector>
 
 #include "array/array_transfer.hpp"
 #include "base/error.hpp"
@@ -59,7 +60,29 @@ void convert_part(const TensorView& tensor, std::span<const std::int64_t> rows, 
 
 }  // namespace
 
-void load_into(const Array& array, const TensorView& tensor, std::span<const std::int64_t> rows) {
+PendingLoads::~PendingLoads() {
+    for (const auto& load : loads_) load->wait();
+}
+
+void PendingLoads::add(std::shared_ptr<Transfer> load) {
+    constexpr std::size_t kMost = 16;
+    loads_.push_back(std::move(load));
+    if (loads_.size() < kMost) return;
+    const auto oldest = std::move(loads_.front());
+    loads_.pop_front();
+    oldest->get();
+}
+
+void PendingLoads::wait() {
+    while (!loads_.empty()) {
+        const auto oldest = std::move(loads_.front());
+        loads_.pop_front();
+        oldest->get();
+    }
+}
+
+void load_into(const Array& array, const TensorView& tensor, std::span<const std::int64_t> rows,
+               PendingLoads* pending) {
     Device& device = array.device();
     const DType target = array.dtype();
     check_convertible(tensor, target);
@@ -78,15 +101,26 @@ void load_into(const Array& array, const TensorView& tensor, std::span<const std
     }
     if (array.size() == 0) return;
     const bool as_stored = target == tensor.dtype && !is_quantized(tensor.type) && target != DType::bool_;
-    if (as_stored && rows.empty()) return array.copy_from_host(tensor.bytes.data());
+    const bool copied = as_stored && rows.empty();
+    const bool transfers = copies_by_transfer(device, TransferKind::to_device, array.nbytes());
+    if (copied && !transfers) return array.copy_from_host(tensor.bytes.data());
     const std::int64_t grain = rows.empty() ? kGrain : info(tensor.type).block_elements;
     const auto item_bytes = static_cast<std::int64_t>(itemsize(target));
-    const auto fill = [&](std::size_t offset, std::span<std::byte> out) {
-        convert_part(tensor, rows, static_cast<std::int64_t>(offset) / item_bytes, target, out);
+    // Holds its own, for it may outlive this call.
+    const auto fill = [copied, tensor, order = std::vector(rows.begin(), rows.end()), item_bytes, target](
+                          std::size_t offset, std::span<std::byte> out) {
+        if (copied) return tensor.read(offset, out);
+        convert_part(tensor, order, static_cast<std::int64_t>(offset) / item_bytes, target, out);
     };
-    if (copies_by_transfer(device, TransferKind::to_device, array.nbytes())) {
-        transfer_filled(array, static_cast<std::size_t>(grain * item_bytes), fill, {.waited_for = true})
-            ->get();
+    if (transfers) {
+        const bool waited_for = pending == nullptr;
+        auto transfer = transfer_filled(array, static_cast<std::size_t>(grain * item_bytes), fill,
+                                        {.waited_for = waited_for});
+        if (waited_for) {
+            transfer->get();
+        } else {
+            pending->add(std::move(transfer));
+        }
         return;
     }
     const UseScope scope;

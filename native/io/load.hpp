@@ -1,8 +1,12 @@
 // A stored tensor -> an array on a device.
 #pragma once
 
+#include <deque>
+#include <memory>
+
 #include "array/array.hpp"
 #include "io/tensor_view.hpp"
+#include "memory/transfer.hpp"
 
 namespace gpk::io {
 
@@ -12,7 +16,24 @@ namespace gpk::io {
 Array load_tensor(Device& device, const TensorView& tensor, DType target,
                   std::span<const std::int64_t> rows = {});
 
-// The same into part of a larger array: `to` is contiguous and has the tensor's shape.
-void load_into(const Array& to, const TensorView& tensor, std::span<const std::int64_t> rows = {});
+// Loads under way: so many at once that the copies of one tensor begin while those of another end.
+class PendingLoads {
+   public:
+    PendingLoads() = default;
+    ~PendingLoads();  // waits for all
+    PendingLoads(const PendingLoads&) = delete;
+    PendingLoads& operator=(const PendingLoads&) = delete;
+
+    void add(std::shared_ptr<Transfer> load);
+    void wait();  // for all; throws what one failed with
+
+   private:
+    std::deque<std::shared_ptr<Transfer>> loads_;
+};
+
+// The same into part of a larger array: `to` is contiguous and has the tensor's shape. With `pending` it may
+// return before the bytes are there; work on the array waits for them, and the file must be open until then.
+void load_into(const Array& to, const TensorView& tensor, std::span<const std::int64_t> rows = {},
+               PendingLoads* pending = nullptr);
 
 }  // namespace gpk::io

@@ -123,7 +123,7 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 
 SafeTensors SafeTensors::open(const std::string& path) {
     SafeTensors file(path);
-    file.file_.emplace(path);
+    file.file_ = std::make_shared<const platform::MappedFile>(path);
     file.read(file.file_->bytes());
     return file;
 }
@@ -194,6 +194,7 @@ void SafeTensors::read(std::span<const std::byte> bytes) {
         tensor.view.bytes =
             data.subspan(static_cast<std::size_t>(tensor.begin), static_cast<std::size_t>(size));
         next = tensor.end;
+        tensor.view.file = file_;
         add(std::move(tensor.view));
     }
     if (static_cast<std::uint64_t>(next) != data.size()) {

@@ -24,7 +24,7 @@ class SafeTensors final : public TensorFile {
     explicit SafeTensors(std::string path) : TensorFile(std::move(path)) {}
     void read(std::span<const std::byte> bytes);
 
-    std::optional<platform::MappedFile> file_;
+    std::shared_ptr<const platform::MappedFile> file_;
     StringMap metadata_;
 };
 

@@ -7,6 +7,12 @@
 
 namespace gpk::io {
 
+void TensorView::read(std::size_t offset, std::span<std::byte> out) const {
+    const auto from = bytes.subspan(offset, out.size());
+    if (file != nullptr) return file->read(static_cast<std::size_t>(from.data() - file->bytes().data()), out);
+    std::copy(from.begin(), from.end(), out.begin());
+}
+
 std::vector<std::string> TensorFile::names() const {
     std::vector<std::string> names;
     names.reserve(tensors_.size());

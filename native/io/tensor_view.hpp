@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "base/dims.hpp"
 #include "base/dtype.hpp"
+#include "base/platform.hpp"
 
 namespace gpk::io {
 
@@ -77,14 +79,19 @@ constexpr StoredType stored_type(DType dtype) {
     return static_cast<StoredType>(i);
 }
 
-// One tensor. The bytes belong to the file that gave the view and live as long as it; they have the
-// right length for type and shape, but no alignment.
+// One tensor. The bytes belong to the file that gave the view and live as long as it; they have the right
+// length for type and shape, but no alignment.
 struct TensorView {
     std::string name;
     StoredType type = StoredType::f32;
     DType dtype = DType::float32;  // info(type).dtype
     Dims shape;                    // row-major, the last axis contiguous (in GGUF files, too)
     std::span<const std::byte> bytes;
+    std::shared_ptr<const platform::MappedFile> file = nullptr;  // that they are mapped from; null: in memory
+
+    // A copy of bytes [offset, offset + out.size()). Of a file they are read, which costs less than a fault
+    // for each page of the map. Throws Error (file) where the file has become shorter.
+    void read(std::size_t offset, std::span<std::byte> out) const;
 
     std::int64_t size() const { return element_count(shape); }
 };

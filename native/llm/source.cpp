@@ -13,7 +13,7 @@ void FileSource::check_convertible(const std::string& name, DType dtype) const {
 
 void FileSource::load_into(const Array& to, const std::string& name,
                            std::span<const std::int64_t> rows) const {
-    io::load_into(to, file_.tensor(name), rows);
+    io::load_into(to, file_.tensor(name), rows, &pending_);
 }
 
 std::vector<std::string> ArraySource::names() const {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "array/array.hpp"
-#include "io/tensor_view.hpp"
+#include "io/load.hpp"
 
 namespace gpk::llm {
 
@@ -22,8 +22,10 @@ class WeightSource {
     // Throws Error (type) for a tensor that is not of numbers that `dtype` can stand for.
     virtual void check_convertible(const std::string& name, DType dtype) const = 0;
     // `to` has the tensor's shape and no gaps. Row i of it becomes the tensor's row rows[i], where given.
+    // Work on the array waits for what is still under way when this returns.
     virtual void load_into(const Array& to, const std::string& name,
                            std::span<const std::int64_t> rows) const = 0;
+    virtual void wait() const {}  // until all is there; throws what failed
 
    protected:
     explicit WeightSource(std::string what) : what_(std::move(what)) {}
@@ -43,8 +45,11 @@ class FileSource : public WeightSource {
     void load_into(const Array& to, const std::string& name,
                    std::span<const std::int64_t> rows) const override;
 
+    void wait() const override { pending_.wait(); }
+
    private:
     const io::TensorFile& file_;
+    mutable io::PendingLoads pending_;
 };
 
 class ArraySource : public WeightSource {

@@ -59,6 +59,7 @@ class Loader {
         if (gguf_ && source_.contains(kRopeDivisors)) weights->rope_divisors = divisors();
         weights->parameters = parameters_;
         refuse_unexpected();
+        source_.wait();
         return weights;
     }
 
