@@ -78,7 +78,7 @@ UNARY = [
     "gelu",
     "gelu_tanh",
 ]
-REDUCTIONS = ["sum", "mean", "max", "min", "prod", "any", "all", "argmax", "argmin"]
+REDUCTIONS = ["sum", "mean", "var", "std", "max", "min", "prod", "any", "all", "argmax", "argmin"]
 
 
 def operations():
