@@ -13,7 +13,7 @@ from typing import TypeVar
 from pygpukit import Error
 
 from . import __doc__ as description
-from . import compare, kernels, peers, report, scheduling
+from . import compare, kernels, peers, random_models, report, scheduling
 from ._measure import Row, environment
 from .products import DTYPES, full_name
 
@@ -59,7 +59,14 @@ def _parser() -> argparse.ArgumentParser:
     for group, text in kernels.GROUPS.items():
         what.add_argument(f"--{group}", action="store_true", help=text)
     what.add_argument("--overhead", action="store_true", help="cost of a call on tiny arrays, beside peers")
-    what.add_argument("--decode", metavar="MODEL", help="tokens/s of a language model at batch 1")
+    what.add_argument(
+        "--decode",
+        nargs="*",
+        metavar="MODEL",
+        help="tokens/s of language models: names and folders as gp.llm.load takes them, or shapes with\n"
+        f"random weights, {', '.join(random_models.CONFIGS)} (default: these)",
+    )
+    what.add_argument("--load", action="store_true", help="a safetensors file from the page cache")
     what.add_argument("--dtype", help="the model's dtype (default: bfloat16 on a GPU, float32 otherwise)")
     what.add_argument("--sizes", type=_listed(_extent), metavar="N,...", help="sides of square products")
     what.add_argument(
@@ -101,7 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     named = [group for group in kernels.GROUPS if getattr(options, group)]
-    nothing_named = not (named or options.overhead or options.decode or options.scheduling is not None)
+    asked = (options.overhead, options.load, options.decode is not None, options.scheduling is not None)
+    nothing_named = not (named or any(asked))
     if options.all or (options.quick and nothing_named):
         named, options.overhead = list(kernels.GROUPS), True
     elif nothing_named:
@@ -158,10 +166,14 @@ def main(arguments: list[str] | None = None) -> int:
         from . import overhead
 
         keep((row.name, row) for row in overhead.measure(400 if options.quick else 4000))
-    if options.decode:
+    for model in [] if options.decode is None else options.decode or random_models.CONFIGS:
         from . import decode
 
-        keep((row.name, row) for row in decode.measure(options.decode, options.dtype))
+        keep((row.name, row) for row in decode.measure(model, suite.limits, options.dtype, options.quick))
+    if options.load:
+        from . import loading
+
+        keep([("load", loading.measure(options.quick))])
     if options.scheduling is not None:
         keep(
             scheduling.measure(
