@@ -129,3 +129,18 @@ def run_python(code: str, **environment: str | None) -> subprocess.CompletedProc
         timeout=300,
         check=False,
     )
+
+
+def check_greedy_tokens(model, expected):
+    """That the model goes on with each prompt of a reference.npz as it says."""
+    for i in range(3):
+        greedy = expected[f"greedy_{i}"].tolist()
+        tokens = model.stream_tokens(expected[f"prompt_{i}"], max_tokens=len(greedy), stop_tokens=[])
+        assert list(tokens) == greedy
+
+
+def check_decoding(model, prompt):
+    """That decoding token by token chooses what the logits of the whole text say."""
+    new = list(model.stream_tokens(prompt, max_tokens=8, stop_tokens=[]))
+    logits = model.score([*prompt, *new]).to_numpy()
+    assert logits[len(prompt) - 1 : -1].argmax(1).tolist() == new

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
-from support import DATA, relative_norm
+from support import DATA, check_decoding, check_greedy_tokens, relative_norm
 
 MODELS = ["gqa_sharded", "tied_headdim", "llama3_rope", "bf16_gqa"]
 GGUF = {"tiny_llama": "gqa_sharded", "tiny_tied": "tied_headdim", "tiny_llama3": "llama3_rope"}
@@ -38,18 +38,12 @@ def test_logits(named):
 
 def test_greedy_tokens_are_identical(named):
     _, model, expected = named
-    for i in range(3):
-        greedy = expected[f"greedy_{i}"].tolist()
-        tokens = list(model.stream_tokens(expected[f"prompt_{i}"], max_tokens=len(greedy), stop_tokens=[]))
-        assert tokens == greedy
+    check_greedy_tokens(model, expected)
 
 
 def test_decoding_gives_the_logits_of_scoring(named):
     _, model, expected = named
-    prompt = expected["prompt_2"].tolist()
-    new = list(model.stream_tokens(prompt, max_tokens=8, stop_tokens=[]))
-    logits = model.score([*prompt, *new]).to_numpy()
-    assert logits[len(prompt) - 1 : -1].argmax(1).tolist() == new
+    check_decoding(model, expected["prompt_2"].tolist())
 
 
 @pytest.mark.parametrize("dtype", sorted(HALF_BOUNDS))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import pygpukit as gp
-from support import DATA, relative_norm
+from support import DATA, check_decoding, check_greedy_tokens, relative_norm
 
 MODELS = sorted(each.name for each in (DATA / "models").iterdir())
 
@@ -45,18 +45,12 @@ def test_logits(named):
 
 def test_greedy_tokens_are_identical(named):
     _, model, expected = named
-    for i in range(3):
-        greedy = expected[f"greedy_{i}"].tolist()
-        tokens = list(model.stream_tokens(expected[f"prompt_{i}"], max_tokens=len(greedy), stop_tokens=[]))
-        assert tokens == greedy
+    check_greedy_tokens(model, expected)
 
 
 def test_decoding_gives_the_logits_of_scoring(named):
     _, model, expected = named
-    prompt = expected["prompt_2"].tolist()
-    new = list(model.stream_tokens(prompt, max_tokens=8, stop_tokens=[]))
-    logits = model.score([*prompt, *new]).to_numpy()
-    assert logits[len(prompt) - 1 : -1].argmax(1).tolist() == new
+    check_decoding(model, expected["prompt_2"].tolist())
 
 
 def median_error(a, b):

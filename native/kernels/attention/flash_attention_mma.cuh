@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/attention/flash_rows.cuh"
+#include "kernels/mma.cuh"
 
 namespace gpk::kernels {
 
@@ -15,23 +16,6 @@ __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, b
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                  "r"(is_there ? 16 : 0)
                  : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-
-template <bool kTransposed>
-__device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t address) {
-    if constexpr (kTransposed) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(address)
-                     : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(address)
-                     : "memory");
-    }
 }
 
 template <class T>

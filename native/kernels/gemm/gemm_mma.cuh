@@ -9,6 +9,7 @@
 #include "kernels/device.cuh"
 #include "kernels/gemm/gemm_mma.hpp"
 #include "kernels/gemm/tiles.cuh"
+#include "kernels/mma.cuh"
 
 namespace gpk::kernels {
 
@@ -21,26 +22,6 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 // 16 bytes, of which the last 16 - `bytes` are zeros and not read.
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
-template <bool kTransposed>
-__device__ __forceinline__ void load_matrices(std::uint32_t (&to)[4], std::uint32_t address) {
-    if constexpr (kTransposed) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(address)
-                     : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                     : "r"(address)
-                     : "memory");
-    }
 }
 
 __device__ __forceinline__ std::uint32_t load_word(std::uint32_t address) {
