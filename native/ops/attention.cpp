@@ -244,8 +244,7 @@ Array attention(const Array& query, const Array& key, const Array& value, const 
                        .out = target.transpose({0, 2, 1, 3}),
                        .params = few_of(params),
                        .cost = cost,
-                       .reads = {&q, &k, &v, &slopes},
-                       .workspace = nullptr});
+                       .reads = {&q, &k, &v, &slopes}});
     } else {
         Array q = readable(query), k = readable(key), v = readable(value);
         params.q_scales = scales_of(options.q_scale, q_scales);

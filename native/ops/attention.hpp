@@ -1,8 +1,8 @@
 // Attention, rotary embedding, the key/value cache, and attention over it.
 //
-// Positions are in device memory (int32, shape [1]: the position of the call's first token), so that a
-// captured step can be replayed as the position moves on. All arrays of a call have one dtype: float32,
-// float16 or bfloat16. head_dim is at most 256; even where it is rotated.
+// Positions are in device memory (int32: that of a sequence's first token in the call), so that a captured
+// step can be replayed as the position moves on. All arrays of a call have one dtype: float32, float16 or
+// bfloat16. head_dim is at most 256; even where it is rotated.
 #pragma once
 
 #include <cstdint>
@@ -37,18 +37,6 @@ struct KvAppendOptions {
 // be slices of one array along the heads.
 void kv_append(const Array& k, const Array& v, const Array& keys, const Array& values, const Array& positions,
                const KvAppendOptions& options = {});
-
-// Causal attention: token i of q [tokens, heads, d] sees keys 0 .. position + i of the cache; heads is a
-// multiple of kv_heads. Gives [tokens, heads, d]. `workspace`, where given, comes from
-// attention_workspace() for the same sizes and makes calls with few tokens free of allocation.
-Array attention(const Array& q, const Array& keys, const Array& values, const Array& position, double scale,
-                const Array* out = nullptr, const Array* workspace = nullptr);
-
-struct AttentionSize {
-    std::int64_t tokens, heads, kv_heads, d, capacity;
-};
-// Not defined where none is needed.
-Array attention_workspace(Device& device, const AttentionSize& size);
 
 // What the numbers of a float8 array stand for times themselves: `value`, and where given `each` (positive),
 // float32, which broadcasts to [batch, heads].

@@ -15,7 +15,7 @@ namespace gpk::ops {
 
 namespace {
 
-constexpr const char* kCall = "attention";
+constexpr const char* kCall = "attention_cached";
 // With more tokens than this a tile of queries shares the reading of the keys.
 constexpr std::int64_t kDecodeTokens = 8;
 
@@ -28,144 +28,14 @@ void require_at_most(const char* argument, const char* what, std::int64_t value,
                                    .got = str(value)});
 }
 
-AttentionSize check(const Array& q, const Array& keys, const Array& values, const Array& position) {
-    require_heads(kCall, "q", q);
-    const AttentionSize size{.tokens = q.shape()[0],
-                             .heads = q.shape()[1],
-                             .kv_heads = keys.rank() == 3 ? keys.shape()[0] : 0,
-                             .d = q.shape()[2],
-                             .capacity = keys.rank() == 3 ? keys.shape()[1] : 0};
-    require_cache(kCall, keys, values, size.d, q.dtype());
-    require_position(kCall, position);
-    if (size.d > kernels::kMaxHeadDim) {
-        throw error(ErrorKind::value,
-                    {.call = kCall,
-                     .argument = "q",
-                     .expected = str("heads of at most ", kernels::kMaxHeadDim, " elements"),
-                     .got = str(size.d)});
-    }
-    if (size.kv_heads < 1 || size.heads % size.kv_heads != 0 || size.capacity < 1) {
-        throw error(
-            ErrorKind::value,
-            {.call = kCall,
-             .argument = "keys",
-             .expected = str("a cache (kv_heads, capacity, d) whose heads divide the ", size.heads, " of q"),
-             .got = to_string(keys.shape())});
-    }
-    require_at_most("q", "tokens", size.tokens, 1 << 20);
-    require_at_most("q", "heads", size.heads, (1 << 15) - 1);
-    require_at_most("keys", "positions", size.capacity, 1 << 30);
-    return size;
-}
-
-kernels::AttentionDecodeParams decode_sizes(const AttentionSize& size) {
-    return {.batch = 1,
-            .tokens = static_cast<std::int32_t>(size.tokens),
-            .heads = static_cast<std::int32_t>(size.heads),
-            .kv_heads = static_cast<std::int32_t>(size.kv_heads),
-            .d = static_cast<std::int32_t>(size.d),
-            .capacity = static_cast<std::int32_t>(size.capacity),
-            .left = kernels::kDecodeUnbounded};
-}
-
-}  // namespace
-
-void require_cache(const char* call, const Array& keys, const Array& values, std::int64_t d, DType dtype) {
-    if (keys.rank() != 3 || keys.shape()[2] != d) {
-        throw error(ErrorKind::value, {.call = call,
-                                       .argument = "keys",
-                                       .expected = str("shape (kv_heads, capacity, ", d, ")"),
-                                       .got = to_string(keys.shape())});
-    }
-    require_array(call, "keys", keys, keys.shape(), dtype);
-    require_array(call, "values", values, keys.shape(), dtype);
-    for (const Array* cache : {&keys, &values}) {
-        if (!last_axis_dense(*cache)) {
-            throw error(ErrorKind::value, {.call = call,
-                                           .argument = cache == &keys ? "keys" : "values",
-                                           .expected = "a last axis without gaps",
-                                           .got = "strides " + to_string(cache->strides())});
-        }
-    }
-}
-
-Array attention_workspace(Device& device, const AttentionSize& size) {
-    return size.tokens > kDecodeTokens ? Array{} : decode_workspace(device, decode_sizes(size));
-}
-
-namespace {
-
-// [tokens, heads, d] as [1, heads, tokens, d].
-Array with_heads_first(const Array& x) { return x.transpose({1, 0, 2}).expand_dims(0); }
-
-void prefill(const Array& q, const Array& keys, const Array& values, const Array& position, double scale,
-             const Array& y, const AttentionSize& size, const Cost& cost) {
-    launch_flash({.q = with_heads_first(q),
-                  .k = keys.expand_dims(0),
-                  .v = values.expand_dims(0),
-                  .out = with_heads_first(y),
-                  .params = {.positions = position.as<const std::int32_t>(),
-                             .batch = 1,
-                             .heads = static_cast<std::int32_t>(size.heads),
-                             .kv_heads = static_cast<std::int32_t>(size.kv_heads),
-                             .d = static_cast<std::int32_t>(size.d),
-                             .tokens = static_cast<std::int32_t>(size.tokens),
-                             .keys = static_cast<std::int32_t>(size.capacity),
-                             .left = kernels::kUnbounded,
-                             .right = 0,
-                             .scale = static_cast<float>(scale)},
-                  .cost = cost,
-                  .reads = {&q, &keys, &values, &position}});
-}
-
-}  // namespace
-
-Array attention(const Array& query, const Array& keys, const Array& values, const Array& position,
-                double scale, const Array* out, const Array* workspace) {
-    const AttentionSize size = check(query, keys, values, position);
-    Device& device = common_device(kCall, {&query, &keys, &values, &position});
-    const Array q = last_axis_dense(query) ? query : contiguous(query);
-    const Array y = prepare_output(kCall, device, q.shape(), q.dtype(), out);
-    require_contiguous(kCall, "out", y);
-    require_no_overlap(kCall, y, {&q, &keys, &values});
-    if (y.size() == 0) return y;
-
-    // The position is not known here: the cost is that of a full cache.
-    const double products = static_cast<double>(size.tokens) * static_cast<double>(size.heads) *
-                            static_cast<double>(size.capacity) * static_cast<double>(size.d);
-    const Cost cost{.flops = 4 * products,
-                    .bytes = static_cast<double>(keys.nbytes() + values.nbytes() + 2 * y.nbytes())};
-
-    if (size.tokens > kDecodeTokens) {
-        prefill(q, keys, values, position, scale, y, size, cost);
-        return y;
-    }
-
-    kernels::AttentionDecodeParams params = decode_sizes(size);
-    params.positions = position.as<const std::int32_t>();
-    params.scale = static_cast<float>(scale);
-    const Array few = decode_query(q.expand_dims(0));
-    launch_decode({.q = few,
-                   .keys = keys.expand_dims(0),
-                   .values = values.expand_dims(0),
-                   .out = y.expand_dims(0),
-                   .params = params,
-                   .cost = cost,
-                   .reads = {&few, &keys, &values, &position},
-                   .workspace = workspace});
-    return y;
-}
-
-namespace {
-
-void check_pages(const char* call, const Array& pages, std::int64_t batch, const Array& keys) {
+void check_pages(const Array& pages, std::int64_t batch, const Array& keys) {
     if (pages.rank() != 2 || pages.shape()[0] != batch) {
-        throw error(ErrorKind::value, {.call = call,
+        throw error(ErrorKind::value, {.call = kCall,
                                        .argument = "pages",
                                        .expected = str("shape (", batch, ", pages of a sequence)"),
                                        .got = to_string(pages.shape())});
     }
-    require_array(call, "pages", pages, pages.shape(), DType::int32);
+    require_array(kCall, "pages", pages, pages.shape(), DType::int32);
     require_at_most("pages", "keys of a sequence", pages.shape()[1] * keys.shape()[2], 1 << 28);
 }
 
@@ -173,12 +43,11 @@ void check_pages(const char* call, const Array& pages, std::int64_t batch, const
 
 Array attention_cached(const Array& query, const Array& keys, const Array& values, const Array& positions,
                        const CacheOptions& cache, const AttentionOptions& options, const Array* out) {
-    constexpr const char* kCached = "attention_cached";
     const auto refuse = [](const char* argument, const std::string& expected, const std::string& got) {
         throw error(ErrorKind::value,
-                    {.call = kCached, .argument = argument, .expected = expected, .got = got});
+                    {.call = kCall, .argument = argument, .expected = expected, .got = got});
     };
-    require_model_float(kCached, "q", query.dtype());
+    require_model_float(kCall, "q", query.dtype());
     if (query.rank() != 4) refuse("q", "shape (batch, tokens, heads, d)", to_string(query.shape()));
     const std::int64_t batch = query.shape()[0], tokens = query.shape()[1], heads = query.shape()[2],
                        d = query.shape()[3];
@@ -197,17 +66,17 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
                to_string(keys.shape()));
     }
     const bool narrow = keys.dtype() == DType::float8_e4m3 && query.dtype() != DType::float32;
-    require_array(kCached, "keys", keys, keys.shape(), narrow ? keys.dtype() : query.dtype());
-    require_array(kCached, "values", values, keys.shape(), keys.dtype());
-    require_array(kCached, "positions", positions, {batch}, DType::int32);
+    require_array(kCall, "keys", keys, keys.shape(), narrow ? keys.dtype() : query.dtype());
+    require_array(kCall, "values", values, keys.shape(), keys.dtype());
+    require_array(kCall, "positions", positions, {batch}, DType::int32);
     if (options.mask != nullptr) refuse("mask", "none", "one");
     if (!(options.soft_cap >= 0) || std::isinf(options.soft_cap)) {
         refuse("soft_cap", "a positive number, or 0 for none", str(options.soft_cap));
     }
     if (options.alibi_slopes != nullptr) {
-        require_array(kCached, "alibi_slopes", *options.alibi_slopes, {heads}, DType::float32);
+        require_array(kCall, "alibi_slopes", *options.alibi_slopes, {heads}, DType::float32);
     }
-    if (cache.pages != nullptr) check_pages(kCached, *cache.pages, batch, keys);
+    if (cache.pages != nullptr) check_pages(*cache.pages, batch, keys);
     const bool many = tokens > kDecodeTokens && !narrow;
     require_at_most("q", "sequences", batch, 65535);
     require_at_most("q", "queries of all heads", many ? batch * heads * tokens : heads * tokens,
@@ -215,10 +84,10 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
     require_at_most("keys", "positions", keys.shape()[2], 1 << 28);
     require_at_most("keys", "pages", keys.shape()[0], 1 << 30);
     Device& device =
-        common_device(kCached, {&query, &keys, &values, &positions, cache.pages, options.alibi_slopes, out});
-    const Array y = prepare_output(kCached, device, query.shape(), query.dtype(), out);
-    require_contiguous(kCached, "out", y);
-    require_no_overlap(kCached, y, {&query, &keys, &values});
+        common_device(kCall, {&query, &keys, &values, &positions, cache.pages, options.alibi_slopes, out});
+    const Array y = prepare_output(kCall, device, query.shape(), query.dtype(), out);
+    require_contiguous(kCall, "out", y);
+    require_no_overlap(kCall, y, {&query, &keys, &values});
     if (y.size() == 0) return y;
 
     const auto dense = [&](const Array& x) { return last_axis_dense(x) ? x : contiguous(x); };
@@ -291,8 +160,7 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
                               .pages_of_sequence = static_cast<std::int32_t>(of_sequence),
                               .page_count = static_cast<std::int32_t>(k.shape()[0])},
                    .cost = cost,
-                   .reads = {&q, &k, &v, &at, &pages, &slopes},
-                   .workspace = nullptr});
+                   .reads = {&q, &k, &v, &at, &pages, &slopes}});
     return y;
 }
 

@@ -48,7 +48,7 @@ Array zeros_of(Device& device, std::int64_t count) {
     return counters;
 }
 
-Array counters_of(Device& device, std::int64_t count) {
+Array counters(Device& device, std::int64_t count) {
     static constexpr char kKey = 0;
     Graph* graph = current_stream(device)->capture();
     if (graph == nullptr) return zeros_of(device, count);
@@ -56,16 +56,18 @@ Array counters_of(Device& device, std::int64_t count) {
         if (known->array().size() >= count) return known->array();
     }
     constexpr std::int64_t kLeast = 4096;  // so that a larger call later seldom needs others
-    Array counters = zeros_of(device, std::max(count, kLeast));
-    graph->resource(&kKey) = std::make_shared<GraphCounters>(counters);
-    return counters;
+    Array zeros = zeros_of(device, std::max(count, kLeast));
+    graph->resource(&kKey) = std::make_shared<GraphCounters>(zeros);
+    return zeros;
 }
 
 std::int64_t rows_of(const AttentionDecodeParams& p) { return std::int64_t{p.batch} * p.tokens * p.heads; }
 
-std::int64_t words_of(const AttentionDecodeParams& p, std::int64_t splits) {
-    return splits == 1 ? 0 : decode_counters(p) + rows_of(p) * splits * (p.d + 2) + 3;
-}
+// Zero before and after a call.
+std::int64_t counters_of(const AttentionDecodeParams& p) { return (rows_of(p) + 3) / 4 * 4; }
+
+// float32 words of device memory that a call's partial results take.
+std::int64_t words_of(const AttentionDecodeParams& p) { return rows_of(p) * p.splits * (p.d + 2) + 3; }
 
 bool in_pieces(const Array& x) {
     const auto size = static_cast<std::int64_t>(itemsize(x.dtype()));
@@ -91,29 +93,6 @@ const DecodeVariant& choose(const AttentionDecodeParams& p, DType dtype, DType s
 }
 
 }  // namespace
-
-std::int64_t decode_counters(const AttentionDecodeParams& p) { return (rows_of(p) + 3) / 4 * 4; }
-
-std::int64_t decode_words(Device& device, const AttentionDecodeParams& p) {
-    std::int64_t words = 0;
-    for (const DType dtype : {DType::float32, DType::float16}) {
-        for (const DecodeVariant& variant : kernels::attention_decode(dtype)) {
-            words = std::max(words, words_of(p, splits_of(device, p, variant)));
-        }
-    }
-    return words;
-}
-
-Array decode_workspace(Device& device, const AttentionDecodeParams& p) {
-    const std::int64_t words = decode_words(device, p);
-    if (words == 0) return {};
-    Array workspace = Array::empty(device, {words}, DType::float32);
-    const auto& stream = current_stream(device);
-    const UseScope scope;
-    workspace.storage()->before_write(stream);
-    device.launcher().fill(*stream, workspace.data(), 0, static_cast<std::size_t>(decode_counters(p)) * 4);
-    return workspace;
-}
 
 Array decode_query(const Array& q) { return last_axis_dense(q) && in_pieces(q) ? q : astype(q, q.dtype()); }
 
@@ -141,21 +120,12 @@ void launch_decode(const DecodeCall& call) {
                  static_cast<std::uint32_t>(p.batch)},
         .block = {static_cast<std::uint32_t>(variant.threads)},
         .shared_bytes = static_cast<std::uint32_t>(variant.shared_bytes)};
-    const std::int64_t words = words_of(p, p.splits);
-    if (words == 0) return launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out});
-    const std::int64_t counters = decode_counters(p);
-    const bool is_given = call.workspace != nullptr && call.workspace->defined();
-    const Array space = is_given ? *call.workspace : Array::empty(device, {words - counters}, DType::float32);
-    if (is_given && space.size() < words) {
-        throw error(ErrorKind::value, {.call = "attention",
-                                       .argument = "workspace",
-                                       .expected = str("one for these sizes, of ", words, " elements"),
-                                       .got = str(space.size())});
-    }
-    const Array counts = is_given ? space : counters_of(device, counters);
+    if (p.splits == 1) return launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out});
+    const Array partial = Array::empty(device, {words_of(p)}, DType::float32);
+    const Array counts = counters(device, counters_of(p));
     p.counters = counts.as<std::uint32_t>();
-    p.partial = space.as<float>() + (is_given ? counters : 0);
-    launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out, &space, &counts});
+    p.partial = partial.as<float>();
+    launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out, &partial, &counts});
 }
 
 }  // namespace gpk::ops

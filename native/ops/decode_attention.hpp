@@ -18,15 +18,7 @@ struct DecodeCall {
     kernels::AttentionDecodeParams params;
     Cost cost;
     std::initializer_list<const Array*> reads;
-    const Array* workspace;  // from decode_workspace() for these sizes, or null
 };
-
-// float32 words that a call with these sizes needs in device memory, of whatever dtype; the first
-// decode_counters() of them zero before and after. 0 where none are needed.
-std::int64_t decode_words(Device& device, const kernels::AttentionDecodeParams& sizes);
-std::int64_t decode_counters(const kernels::AttentionDecodeParams& sizes);
-// Not defined where none is needed.
-Array decode_workspace(Device& device, const kernels::AttentionDecodeParams& sizes);
 
 // q, or a copy that can be read in pieces of 16 bytes: queries are few.
 Array decode_query(const Array& q);

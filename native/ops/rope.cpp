@@ -47,16 +47,6 @@ bool suits_vectors(const Array& x, const Array& y, const kernels::RopeTable& tab
 
 }  // namespace
 
-void require_heads(const char* call, const char* argument, const Array& x) {
-    require_model_float(call, argument, x.dtype());
-    if (x.rank() != 3 || x.shape()[2] < 2 || x.shape()[2] % 2 != 0) {
-        throw error(ErrorKind::value, {.call = call,
-                                       .argument = argument,
-                                       .expected = "shape (tokens, heads, d) with an even d",
-                                       .got = to_string(x.shape())});
-    }
-}
-
 Array rope(const Array& input, const Array& position, const Rope& rope, const Array* out) {
     constexpr const char* kCall = "rope";
     require_model_float(kCall, "x", input.dtype());
