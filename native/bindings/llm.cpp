@@ -259,19 +259,28 @@ void bind_llm(nb::module_& m) {
         .def(
             "generate",
             [](PyModel& self, const Tokens& prompt, std::int64_t max_tokens, const Tokens& stop_tokens,
-               double temperature, std::int64_t top_k, double top_p, std::uint64_t seed) {
+               double temperature, std::int64_t top_k, double top_p, std::uint64_t seed, double min_p,
+               double repetition, double presence, double frequency) {
                 const Unlocked unlocked;
-                const llm::GenerationOptions options{
-                    .max_tokens = max_tokens,
-                    .stop_tokens = stop_tokens,
-                    .sampling = {.temperature = temperature, .top_k = top_k, .top_p = top_p, .seed = seed}};
+                const llm::GenerationOptions options{.max_tokens = max_tokens,
+                                                     .stop_tokens = stop_tokens,
+                                                     .sampling = {.temperature = temperature,
+                                                                  .top_k = top_k,
+                                                                  .top_p = top_p,
+                                                                  .min_p = min_p,
+                                                                  .seed = seed,
+                                                                  .repetition = repetition,
+                                                                  .presence = presence,
+                                                                  .frequency = frequency}};
                 return PyGeneration(self.session, prompt, options);
             },
             nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("stop_tokens"), nb::arg("temperature"),
-            nb::arg("top_k"), nb::arg("top_p"), nb::arg("seed"),
+            nb::arg("top_k"), nb::arg("top_p"), nb::arg("seed"), nb::arg("min_p"),
+            nb::arg("repetition_penalty"), nb::arg("presence_penalty"), nb::arg("frequency_penalty"),
             nb::sig("def generate(self, prompt: collections.abc.Sequence[int], max_tokens: int, stop_tokens: "
-                    "collections.abc.Sequence[int], "
-                    "temperature: float, top_k: int, top_p: float, seed: int) -> _Generation"));
+                    "collections.abc.Sequence[int], temperature: float, top_k: int, top_p: float, seed: int, "
+                    "min_p: float, repetition_penalty: float, presence_penalty: float, frequency_penalty: "
+                    "float) -> _Generation"));
 }
 
 }  // namespace gpk::python

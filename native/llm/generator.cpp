@@ -51,6 +51,7 @@ Generator::Generator(Model& model, std::span<const std::int32_t> prompt, const G
     check_fits("generate", model, model.length(), prompt, options.max_tokens);
     host_logits_.resize(static_cast<std::size_t>(model.config().vocab_size));
     start_ = Clock::now();
+    sampler_.add_prompt(prompt);
     logits_ = model.prefill(prompt);
     first_length_ = model.length();
     stats_.prompt_tokens = static_cast<std::int64_t>(prompt.size());
@@ -99,6 +100,7 @@ std::optional<std::int32_t> Generator::next() {
     } else if (greedy) {
         run_ahead(length + 1);  // while the caller works on this token
     } else {
+        sampler_.add(token);
         logits_ = model_.decode(token);
     }
     return token;

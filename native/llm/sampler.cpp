@@ -17,6 +17,11 @@ void Sampling::validate() const {
     require(std::isfinite(temperature) && temperature >= 0, "temperature", "a number >= 0", str(temperature));
     require(top_k >= 0, "top_k", "a number >= 0", str(top_k));
     require(top_p > 0 && top_p <= 1, "top_p", "a number above 0, at most 1", str(top_p));
+    require(min_p >= 0 && min_p <= 1, "min_p", "a number from 0 to 1", str(min_p));
+    require(std::isfinite(repetition) && repetition > 0, "repetition_penalty", "a number > 0",
+            str(repetition));
+    require(std::isfinite(presence), "presence_penalty", "a finite number", str(presence));
+    require(std::isfinite(frequency), "frequency_penalty", "a finite number", str(frequency));
 }
 
 double uniform(std::uint64_t seed, std::uint64_t counter) {
@@ -40,18 +45,35 @@ double uniform(std::uint64_t seed, std::uint64_t counter) {
 
 Sampler::Sampler(const Sampling& sampling) : sampling_(sampling) { sampling.validate(); }
 
+void Sampler::add_prompt(std::span<const std::int32_t> tokens) {
+    if (!sampling_.penalizes()) return;
+    for (const std::int32_t token : tokens) seen_.try_emplace(token);
+}
+
+void Sampler::add(std::int32_t token) {
+    if (sampling_.penalizes()) ++seen_[token].in_text;
+}
+
 std::int32_t Sampler::sample(std::span<const float> logits, std::uint64_t step) {
     const auto likelier = [](const Candidate& a, const Candidate& b) {
         return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
     };
     candidates_.clear();
-    float highest = -INFINITY;
     bool valid = !logits.empty();
     for (std::size_t i = 0; i < logits.size(); ++i) {
         valid = valid && !std::isnan(logits[i]);
-        highest = std::max(highest, logits[i]);
         candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
     }
+    for (const auto& [token, seen] : seen_) {
+        if (token < 0 || static_cast<std::size_t>(token) >= candidates_.size()) continue;
+        float& logit = candidates_[static_cast<std::size_t>(token)].logit;
+        double lower = logit > 0 ? logit / sampling_.repetition : logit * sampling_.repetition;
+        lower -= sampling_.frequency * static_cast<double>(seen.in_text);
+        if (seen.in_text > 0) lower -= sampling_.presence;
+        logit = static_cast<float>(lower);
+    }
+    float highest = -INFINITY;
+    for (const Candidate& each : candidates_) highest = std::max(highest, each.logit);
     if (!valid || !std::isfinite(highest)) {
         throw error(ErrorKind::value,
                     {.call = "sample",
@@ -60,7 +82,8 @@ std::int32_t Sampler::sample(std::span<const float> logits, std::uint64_t step) 
                      .got = valid ? "none, or an infinite one" : "none, or a NaN",
                      .fix = "check the model's weights, or use a dtype with a larger range"});
     }
-    if (sampling_.greedy()) return std::min_element(candidates_.begin(), candidates_.end(), likelier)->id;
+    if (sampling_.temperature == 0)
+        return std::min_element(candidates_.begin(), candidates_.end(), likelier)->id;
 
     const auto top_k = static_cast<std::size_t>(sampling_.top_k);
     if (top_k != 0 && top_k < candidates_.size()) {
@@ -96,6 +119,19 @@ std::int32_t Sampler::sample(std::span<const float> logits, std::uint64_t step) 
         candidates_.erase(candidates_.begin(), end);
         weights_.clear();
         for (const Candidate& c : candidates_) weights_.push_back(weight(c));
+    }
+    if (sampling_.min_p > 0) {  // the likeliest weighs 1
+        const auto end =
+            std::stable_partition(candidates_.begin(), candidates_.end(),
+                                  [&](const Candidate& c) { return weight(c) >= sampling_.min_p; });
+        candidates_.erase(end, candidates_.end());
+        weights_.clear();
+        total = 0;
+        for (const Candidate& c : candidates_) {
+            weights_.push_back(weight(c));
+            total += weights_.back();
+        }
+        kept = candidates_.size();
     }
     double left = uniform(sampling_.seed, step) * total;
     for (std::size_t i = 0; i < kept; ++i) {

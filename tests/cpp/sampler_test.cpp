@@ -107,6 +107,48 @@ TEST(Sampler, RefusesWhatCannotBeSampled) {
     EXPECT_THROW(sampler.sample({}, 0), Error);
 }
 
+TEST(Sampler, PenaltiesFollowTheirDefinitions) {
+    // Tokens 0 and 1 in the prompt, 1 once and 2 twice in the text.
+    const auto best = [](llm::Sampling sampling, std::vector<float> logits) {
+        Sampler sampler(sampling);
+        sampler.add_prompt(std::vector<std::int32_t>{0, 1, 0});
+        for (const std::int32_t token : {1, 2, 2}) sampler.add(token);
+        return sampler.sample(logits, 0);
+    };
+    EXPECT_EQ(best({}, {4, 3, 2, 1}), 0);
+    EXPECT_EQ(best({.repetition = 2}, {4, 3, 2, 2.5f}), 3);      // 2, 1.5, 1, 2.5
+    EXPECT_EQ(best({.repetition = 2}, {-1, -1, -1, -1.5f}), 3);  // -2, -2, -2, -1.5
+    EXPECT_EQ(best({.repetition = 0.5}, {1, 1, 1, 1.9f}), 0);    // 2, 2, 2, 1.9
+    EXPECT_EQ(best({.presence = 1}, {3, 3.9f, 3.9f, 2}), 0);     // 3, 2.9, 2.9, 2: the prompt does not count
+    EXPECT_EQ(best({.frequency = 1}, {1, 3.5f, 4.4f, 2}), 1);    // 1, 2.5, 2.4, 2
+    EXPECT_EQ(best({.presence = -5}, {4, 0, 1, 3}), 2);          // 4, 5, 6, 3
+    EXPECT_EQ(best({.presence = 1, .frequency = 0.5}, {0, 2, 3, 0.9f}), 2);  // 0, 0.5, 1, 0.9
+    Sampler outside({.repetition = 2});
+    outside.add_prompt(std::vector<std::int32_t>{-1, 7});
+    EXPECT_EQ(outside.sample(std::vector<float>{1, 2}, 0), 1);
+    for (const llm::Sampling& bad :
+         {llm::Sampling{.repetition = 0}, llm::Sampling{.repetition = NAN},
+          llm::Sampling{.presence = INFINITY}, llm::Sampling{.frequency = NAN}, llm::Sampling{.min_p = -0.1},
+          llm::Sampling{.min_p = 1.1}, llm::Sampling{.min_p = NAN}}) {
+        EXPECT_THROW(Sampler{bad}, Error);
+    }
+}
+
+TEST(Sampler, MinPKeepsWhatIsLikelyEnough) {
+    const std::vector<float> logits = {0, -1, std::log(0.21f), std::log(0.19f), -9};
+    std::vector<int> counts(logits.size());
+    Sampler sampler({.temperature = 1, .min_p = 0.2, .seed = 5});
+    for (std::uint64_t step = 0; step < 4000; ++step)
+        ++counts[static_cast<std::size_t>(sampler.sample(logits, step))];
+    const double total = 1 + std::exp(-1.0) + 0.21;
+    EXPECT_NEAR(counts[0] / 4000.0, 1 / total, 0.03);
+    EXPECT_NEAR(counts[1] / 4000.0, std::exp(-1.0) / total, 0.03);
+    EXPECT_NEAR(counts[2] / 4000.0, 0.21 / total, 0.03);
+    EXPECT_EQ(counts[3] + counts[4], 0);
+    Sampler one({.temperature = 3, .min_p = 1});
+    for (std::uint64_t step = 0; step < 20; ++step) EXPECT_EQ(one.sample(logits, step), 0);
+}
+
 TEST(NextToken, GoesThroughRowsAndLogsWhereTheyStand) {
     for (const std::int64_t vocab : {5, 8, 1030}) {
         auto logits = random_floats(4 * vocab, 3);

@@ -209,3 +209,32 @@ def test_memory_is_given_back():
     assert gp.memory.stats()["live_bytes"] > before
     del model
     assert gp.memory.stats()["live_bytes"] == before
+
+
+def test_penalties_are_those_of_their_definitions(model):
+    prompt = [5, 6, 7, 6]
+    repetition, presence, frequency = 1.3, 0.4, 0.25
+    text = []
+    for _ in range(12):
+        logits = model.score([*prompt, *text])[-1].to_numpy().astype(np.float64)
+        for token in {*prompt, *text}:
+            logits[token] *= 1 / repetition if logits[token] > 0 else repetition
+            logits[token] -= frequency * text.count(token) + presence * (token in text)
+        text.append(int(logits.argmax()))
+    tokens = model.stream_tokens(
+        prompt,
+        max_tokens=12,
+        stop_tokens=[],
+        repetition_penalty=repetition,
+        presence_penalty=presence,
+        frequency_penalty=frequency,
+    )
+    assert list(tokens) == text
+    for bad in (
+        {"repetition_penalty": 0.0},
+        {"presence_penalty": float("nan")},
+        {"frequency_penalty": float("inf")},
+        {"min_p": 1.5},
+    ):
+        with pytest.raises(gp.InvalidValueError, match=next(iter(bad))):
+            model.stream_tokens(prompt, **bad)

@@ -224,6 +224,10 @@ class LanguageModel:
         temperature: float = 0.0,
         top_k: int = 0,
         top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
         seed: int | None = None,
         stop_tokens: Sequence[int] | None = None,
     ) -> _native._Generation:
@@ -233,6 +237,9 @@ class LanguageModel:
         temperature: 0 takes the most likely token each time; 1 draws from the model's own probabilities.
         top_k: draw from the k most likely only; 0 for all.
         top_p: draw from the fewest tokens whose probabilities reach p together.
+        min_p: draw only from tokens at least so likely as this part of the likeliest.
+        repetition_penalty: divides positive logits of tokens in the prompt or the text, multiplies others.
+        presence_penalty: taken off the logits of tokens in the text, frequency_penalty for each time.
         seed: the same seed gives the same text. Default: another one each time.
         stop_tokens: instead of the model's own.
         """
@@ -246,27 +253,22 @@ class LanguageModel:
             top_k,
             top_p,
             secrets.randbits(64) if seed is None else seed,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
         )
 
     def stream(
-        self,
-        prompt: str | Sequence[int],
-        *,
-        max_tokens: int | None = None,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int | None = None,
-        stop: str | Sequence[str] = (),
+        self, prompt: str | Sequence[int], *, stop: str | Sequence[str] = (), **arguments: Any
     ) -> TextStream:
-        """The text that goes on with the prompt, piece by piece. Arguments as in stream_tokens.
+        """The text that goes on with the prompt, piece by piece. Arguments as in stream_tokens, and:
 
         stop: strings that end the text; they are not part of it.
         """
-        tokens = self.stream_tokens(
-            prompt, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
-        )
-        return TextStream(tokens, self.tokenizer, [stop] if isinstance(stop, str) else stop)
+        tokenizer = self.tokenizer
+        tokens = self.stream_tokens(prompt, **arguments)
+        return TextStream(tokens, tokenizer, [stop] if isinstance(stop, str) else stop)
 
     def generate(self, prompt: str | Sequence[int], **arguments: Any) -> str:
         """The text that goes on with the prompt. Arguments as in stream."""
