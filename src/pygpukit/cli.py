@@ -62,6 +62,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", help="float32, float16 or bfloat16 (default: bfloat16 on a GPU, else float32)"
     )
+    parser.add_argument("--quantize", metavar="FORMAT", help="int8, int4, fp8 or nvfp4 weights")
     parser.add_argument("--max-tokens", type=int, default=256, metavar="N", help="default: %(default)s")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy (default)")
     parser.add_argument(
@@ -69,6 +70,16 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest, P in sum"
+    )
+    parser.add_argument(
+        "--min-p",
+        type=float,
+        default=0.0,
+        metavar="P",
+        help="draw from tokens P times as likely as the first",
+    )
+    parser.add_argument(
+        "--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: fewer repeated tokens"
     )
     parser.add_argument("--seed", type=int, help="for the same text each time")
 

@@ -88,6 +88,22 @@ def test_generate_streams_text():
     assert piped.stdout == done.stdout
 
 
+def test_generate_with_fewer_bits_and_penalties():
+    arguments = [
+        "--max-tokens",
+        "12",
+        "--dtype",
+        "float32",
+        "--quantize",
+        "int8",
+        "--repetition-penalty",
+        "1.5",
+    ]
+    model = gp.llm.load(TINY, dtype="float32", quantize="int8")
+    expected = model.generate("Once upon", max_tokens=12, repetition_penalty=1.5)
+    assert pygpukit("generate", TINY, "Once upon", *arguments).stdout == expected + "\n"
+
+
 def test_generate_as_json():
     arguments = ["--max-tokens", "9", "--temperature", "1", "--top-k", "50", "--top-p", "0.9", "--seed", "4"]
     results = [json.loads(pygpukit("generate", TINY, "Once", "--json", *arguments).stdout) for _ in range(2)]

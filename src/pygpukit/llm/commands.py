@@ -12,7 +12,7 @@ from .model import LanguageModel, Message, TextStream, load
 
 
 def _load(arguments: argparse.Namespace) -> LanguageModel:
-    return load(arguments.model, dtype=arguments.dtype, device=arguments.device)
+    return load(arguments.model, dtype=arguments.dtype, device=arguments.device, quantize=arguments.quantize)
 
 
 def _options(arguments: argparse.Namespace, model: LanguageModel, prompt: list[int]) -> dict[str, Any]:
@@ -26,6 +26,8 @@ def _options(arguments: argparse.Namespace, model: LanguageModel, prompt: list[i
         "temperature": arguments.temperature,
         "top_k": arguments.top_k,
         "top_p": arguments.top_p,
+        "min_p": arguments.min_p,
+        "repetition_penalty": arguments.repetition_penalty,
         "seed": arguments.seed,
     }
 
