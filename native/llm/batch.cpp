@@ -71,13 +71,24 @@ BatchToken Batch::next_of(std::int64_t slot) {
     return next;
 }
 
+void Batch::go_on() {
+    if (behind_ && active() > 0) model_.decode();
+    behind_ = false;
+}
+
 std::vector<BatchToken> Batch::step() {
+    go_on();
     begin_waiting();
     std::vector<BatchToken> tokens;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
         if (slots_[slot].id >= 0) tokens.push_back(next_of(static_cast<std::int64_t>(slot)));
     }
-    if (active() > 0) model_.decode();
+    behind_ = true;
+    try {
+        go_on();
+    } catch (const Error&) {
+        // The tokens are taken already: the next call says what is wrong.
+    }
     std::sort(tokens.begin(), tokens.end(),
               [](const BatchToken& a, const BatchToken& b) { return a.text < b.text; });
     return tokens;

@@ -33,7 +33,8 @@ class Batch {
     bool cancel(std::int64_t text);
 
     // The next token of each text under way, in the order of add(); empty where there is none. Waits for it;
-    // the step after it runs already when this returns.
+    // the step after it runs already when this returns. What it throws, for want of memory say, loses
+    // nothing: the next call tries again.
     std::vector<BatchToken> step();
 
     std::int64_t active() const noexcept;  // texts in slots
@@ -48,12 +49,14 @@ class Batch {
     };
 
     void begin_waiting();
+    void go_on();
     BatchToken next_of(std::int64_t slot);
 
     Model& model_;
     std::vector<Text> slots_;  // id -1: free
     std::deque<Text> waiting_;
     std::int64_t next_id_ = 0;
+    bool behind_ = false;  // the texts' next step could not be queued yet
 };
 
 }  // namespace gpk::llm

@@ -49,10 +49,11 @@ void ModelConfig::validate(const std::string& what) const {
         require(experts.size >= 1 && experts.size <= kMaxSize, "moe_intermediate_size",
                 str("a number from 1 to ", kMaxSize).c_str(), str(experts.size));
     }
-    const auto finite = [](double value) { return std::isfinite(value) && value >= 0; };
+    // As float32, which the kernels take.
+    const auto finite = [](double value) { return std::isfinite(static_cast<float>(value)) && value >= 0; };
     require(finite(norm_eps), "norm_eps", "a number >= 0", str(norm_eps));
-    require(finite(attention_scale) && attention_scale > 0, "attention_scale", "a number > 0",
-            str(attention_scale));
+    require(finite(attention_scale) && static_cast<float>(attention_scale) > 0, "attention_scale",
+            "a number > 0", str(attention_scale));
     require(finite(attention_soft_cap), "attn_logit_softcapping", "a number >= 0", str(attention_soft_cap));
     require(finite(logits_soft_cap), "final_logit_softcapping", "a number >= 0", str(logits_soft_cap));
     require(static_cast<std::int64_t>(layers.size()) == num_layers, "layer_types",
@@ -71,7 +72,12 @@ void ModelConfig::validate(const std::string& what) const {
     }
     // The rotations' own checks, once, before anything is loaded.
     try {
-        for (std::size_t i = 0; i < ropes.size(); ++i) rope_frequencies(*this, i, max_positions);
+        for (std::size_t i = 0; i < ropes.size(); ++i) {
+            const ops::RopeFrequencies table = rope_frequencies(*this, i, max_positions);
+            const bool good = finite(table.attention_factor) &&
+                              std::all_of(table.inv_freq.begin(), table.inv_freq.end(), finite);
+            require(good, "rope_parameters", "finite frequencies", "an infinite one");
+        }
     } catch (const Error& reason) {
         throw error(ErrorKind::file, {.call = what,
                                       .argument = "rope_parameters",

@@ -240,6 +240,24 @@ std::vector<LayerConfig> layers_from(const Reader& root, const ModelConfig& conf
     return layers;
 }
 
+// What would change a model, and is not there: the only value that is understood.
+constexpr Named<bool> kUnderstood[] = {
+    {"scale_attn_weights", true},
+    {"scale_attn_by_inverse_layer_idx", false},
+    {"add_cross_attention", false},
+    {"use_bidirectional_attention", false},
+};
+
+void refuse_variants(const Reader& root) {
+    for (const Named<bool>& each : kUnderstood) {
+        if (root.boolean(each.name, each.value) == each.value) continue;
+        throw error(ErrorKind::unsupported, {.call = root.what(),
+                                             .argument = std::string(each.name),
+                                             .expected = each.value ? "true" : "false",
+                                             .got = each.value ? "false" : "true"});
+    }
+}
+
 }  // namespace
 
 ModelConfig ModelConfig::from_json(const io::Json& json, const std::string& what) {
@@ -249,6 +267,7 @@ ModelConfig ModelConfig::from_json(const io::Json& json, const std::string& what
     }
     const Reader root(json, what);
     ModelConfig c;
+    refuse_variants(root);
     const Architecture& a = architecture_of_json(what, root.string("model_type", "llama"));
     c.architecture = &a;
     c.vocab_size = root.integer("vocab_size");

@@ -92,16 +92,22 @@ std::optional<std::int32_t> Generator::next() {
         model_.truncate(length);
         return std::nullopt;
     }
+    const bool last = stats_.generated_tokens + 1 == options_.max_tokens,
+               full = length == model_.max_length();
+    // What can fail comes first: then this token is still to come at the next call.
+    if (!last && !full) {
+        if (greedy) {
+            run_ahead(length + 1);  // while the caller works on this token
+        } else {
+            logits_ = model_.decode(token);
+        }
+    }
+    sampler_.add(token);
     ++stats_.generated_tokens;
-    if (stats_.generated_tokens == options_.max_tokens) {
+    if (last) {
         reason_ = FinishReason::length;
-    } else if (length == model_.max_length()) {
+    } else if (full) {
         reason_ = FinishReason::context;
-    } else if (greedy) {
-        run_ahead(length + 1);  // while the caller works on this token
-    } else {
-        sampler_.add(token);
-        logits_ = model_.decode(token);
     }
     return token;
 }

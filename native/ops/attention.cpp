@@ -79,6 +79,8 @@ FlashAttentionParams params_of(const char* call, const Sizes& sizes, const Atten
     }
     const double scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(sizes.d))) *
                          options.q_scale.value * options.k_scale.value;
+    if (!std::isfinite(static_cast<float>(scale)))
+        refuse(call, "scale", "a finite number, with those of q and k", str(scale));
     return {.slopes = nullptr,
             .mask_kind = kernels::MaskKind::none,
             .heads = static_cast<std::int32_t>(sizes.heads),
@@ -108,7 +110,9 @@ DType result_of(const char* call, const Array& q, const AttentionOptions& option
         if (!narrow && (scale.value != 1 || scale.each != nullptr)) {
             refuse(call, argument, "none, since q is not float8_e4m3", "one");
         }
-        if (std::isnan(scale.value)) refuse(call, argument, "a number", "nan");
+        const auto value = static_cast<float>(scale.value);
+        if (!std::isfinite(value) || !(value > 0))
+            refuse(call, argument, "a finite number > 0", str(scale.value));
     }
     return result;
 }

@@ -73,6 +73,13 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
     if (!(options.soft_cap >= 0) || std::isinf(options.soft_cap)) {
         refuse("soft_cap", "a positive number, or 0 for none", str(options.soft_cap));
     }
+    const auto is_scale = [](double x) {
+        return std::isfinite(static_cast<float>(x)) && static_cast<float>(x) > 0;
+    };
+    if (!is_scale(cache.key_scale)) refuse("key_scale", "a finite number > 0", str(cache.key_scale));
+    if (!is_scale(cache.value_scale)) refuse("value_scale", "a finite number > 0", str(cache.value_scale));
+    if (options.scale && !std::isfinite(static_cast<float>(*options.scale)))
+        refuse("scale", "a finite number", str(*options.scale));
     if (options.alibi_slopes != nullptr) {
         require_array(kCall, "alibi_slopes", *options.alibi_slopes, {heads}, DType::float32);
     }

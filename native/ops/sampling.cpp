@@ -100,13 +100,15 @@ const T* memory_of(const Array* array) {
 
 Array sample(const Array& logits, const SampleOptions& o) {
     constexpr const char* kCall = "sample";
-    const auto is_share = [](double p) { return p >= 0 && p <= 1; };
-    require(std::isfinite(o.temperature.value) && o.temperature.value >= 0, kCall, "temperature",
-            "a number >= 0", o.temperature.value);
-    require(o.top_k.value >= 0, kCall, "top_k", "a number >= 0", static_cast<double>(o.top_k.value));
-    require(is_share(o.top_p.value) && o.top_p.value > 0, kCall, "top_p", "a number above 0, at most 1",
-            o.top_p.value);
-    require(is_share(o.min_p.value), kCall, "min_p", "a number from 0 to 1", o.min_p.value);
+    // What stands for all rows; arrays are the kernel's to check.
+    const auto check = [&](const auto& option, const char* argument, const char* expected, auto&& holds) {
+        const auto value = static_cast<double>(option.value);
+        require(option.of_rows != nullptr || holds(value), kCall, argument, expected, value);
+    };
+    check(o.temperature, "temperature", "a number >= 0", [](double t) { return std::isfinite(t) && t >= 0; });
+    check(o.top_k, "top_k", "a number >= 0", [](double k) { return k >= 0; });
+    check(o.top_p, "top_p", "a number above 0, at most 1", [](double p) { return p > 0 && p <= 1; });
+    check(o.min_p, "min_p", "a number from 0 to 1", [](double p) { return p >= 0 && p <= 1; });
     const Rows rows = rows_of(kCall, "logits", logits, kernels::kMaxWeights);
     const bool position_of_row = o.position != nullptr && o.position->shape() == without_last(logits);
     if (position_of_row) {
@@ -156,10 +158,17 @@ Array sample(const Array& logits, const SampleOptions& o) {
 
 Array penalize(const Array& logits, const PenalizeOptions& o) {
     constexpr const char* kCall = "penalize";
-    const double repetition = o.repetition.value;
-    require(std::isfinite(repetition) && repetition > 0, kCall, "repetition", "a number above 0", repetition);
-    require(std::isfinite(o.presence.value), kCall, "presence", "a number", o.presence.value);
-    require(std::isfinite(o.frequency.value), kCall, "frequency", "a number", o.frequency.value);
+    // As float32, which they become.
+    const auto check = [&](const RowOption<double>& option, const char* argument, const char* expected,
+                           auto&& holds) {
+        require(option.of_rows != nullptr || holds(static_cast<float>(option.value)), kCall, argument,
+                expected, option.value);
+    };
+    const auto finite = [](float value) { return std::isfinite(value); };
+    check(o.repetition, "repetition", "a finite number above 0",
+          [](float r) { return std::isfinite(r) && r > 0; });
+    check(o.presence, "presence", "a finite number", finite);
+    check(o.frequency, "frequency", "a finite number", finite);
     const Rows rows = rows_of(kCall, "logits", logits, INT32_MAX);
     like_logits(kCall, "counts", logits, o.counts, DType::int32);
     like_logits(kCall, "prompt", logits, o.prompt, DType::bool_);

@@ -1,5 +1,8 @@
 """Several texts at once."""
 
+import contextlib
+import threading
+
 import pytest
 
 import pygpukit as gp
@@ -64,3 +67,65 @@ def test_token_ids_and_bad_arguments(model):
         with pytest.raises(gp.InvalidValueError, match="slots"):
             model.batch(slots)
     assert len(batch) == 0
+
+
+def test_a_bad_stop_is_refused_and_harms_no_other(model):
+    batch = model.batch(2)
+    number = batch.add(PROMPTS[0], max_tokens=6)
+    for bad in ([5], b"x", 5, None, ["a", None]):
+        with pytest.raises(gp.InvalidTypeError, match="stop"):
+            batch.add(PROMPTS[1], stop=bad)
+    text = "".join(each.piece for _ in range(6) for each in batch.step() if each.text == number)
+    assert text == model.generate(PROMPTS[0], max_tokens=6)
+    with pytest.raises(gp.InvalidTypeError, match="stop"):
+        model.stream(PROMPTS[0], stop=[5])
+
+
+def test_texts_may_be_added_and_cancelled_while_others_are_written(model):
+    batch, alone = model.batch(4), {prompt: model.generate(prompt, max_tokens=6) for prompt in PROMPTS}
+    texts, failed, over = {}, [], threading.Event()
+
+    def step():
+        try:
+            while not over.is_set() or len(batch) > 0:
+                for each in batch.step():
+                    texts[each.text] = texts.get(each.text, "") + each.piece
+        except Exception as reason:
+            failed.append(reason)
+
+    stepper = threading.Thread(target=step)
+    stepper.start()
+    kept = {}
+    for i in range(60):
+        number = batch.add(PROMPTS[i % len(PROMPTS)], max_tokens=6)
+        if i % 5 == 0:
+            batch.cancel(number)
+        else:
+            kept[number] = PROMPTS[i % len(PROMPTS)]
+    over.set()
+    stepper.join(60)
+    assert not failed
+    assert not stepper.is_alive()
+    assert {number: texts[number] for number in kept} == {n: alone[prompt] for n, prompt in kept.items()}
+
+
+def test_running_out_of_memory_loses_no_token(model):
+    whole = list(model.stream_tokens([5, 6, 7], max_tokens=8, stop_tokens=[], temperature=1.0, seed=3))
+    greedy = list(model.stream_tokens([5, 6, 7], max_tokens=8, stop_tokens=[]))
+    batch = gp.llm.load(DATA / "llama" / "gqa_sharded", dtype="float32").batch(2)
+    batch.add([5, 6, 7], max_tokens=8, stop_tokens=[])
+    sampled = model.stream_tokens([5, 6, 7], max_tokens=8, stop_tokens=[], temperature=1.0, seed=3)
+    tokens, pieces = [next(sampled)], batch.step()
+    try:
+        gp.memory.trim()
+        gp.memory.set_limit(1)
+        for _ in range(3):
+            for take in (lambda: tokens.append(next(sampled)), lambda: pieces.extend(batch.step())):
+                with contextlib.suppress(gp.OutOfMemoryError):
+                    take()
+    finally:
+        gp.memory.set_limit(0)
+    assert [*tokens, *sampled] == whole
+    while len(batch) > 0:
+        pieces += batch.step()
+    assert [each.token for each in pieces] == greedy

@@ -106,3 +106,37 @@ def test_errors():
         gp.nn.top_k(x, 6)
     with pytest.raises(gp.InvalidTypeError):
         gp.nn.sample(gp.asarray(np.zeros(5, np.int32)))
+
+
+def test_every_option_may_differ_from_row_to_row():
+    logits = np.random.default_rng(4).standard_normal((3, 50)).astype(np.float32) * 3
+    rows = {
+        "temperature": np.array([0.5, 1.0, 2.0], np.float32),
+        "top_p": np.array([0.25, 0.875, 1.0], np.float32),
+        "min_p": np.array([0.0, 0.125, 0.5], np.float32),
+        "top_k": np.array([1, 0, 20], np.int32),
+        "seed": np.array([7, 8, 9], np.uint64),
+    }
+    together = gp.nn.sample(
+        gp.from_numpy(logits), **{name: gp.from_numpy(each) for name, each in rows.items()}
+    )
+    for i in range(3):
+        alone = gp.nn.sample(
+            gp.from_numpy(logits[i : i + 1]), **{name: each[i].item() for name, each in rows.items()}
+        )
+        assert together.to_numpy()[i] == alone.to_numpy()[0]
+    counts = gp.from_numpy(np.ones((3, 50), np.int32))
+    options = {
+        "repetition": np.array([1.0, 1.5, 0.5], np.float32),
+        "presence": np.array([0.0, 1.0, -1.0], np.float32),
+        "frequency": np.array([0.5, 0.0, 2.0], np.float32),
+    }
+    lowered = gp.nn.penalize(
+        gp.from_numpy(logits), counts, **{name: gp.from_numpy(each) for name, each in options.items()}
+    ).to_numpy()
+    r, p, f = (options[name][:, None] for name in ("repetition", "presence", "frequency"))
+    expected = np.where(logits > 0, logits / r, logits * r) - f - p
+    assert np.allclose(lowered, expected, rtol=1e-6, atol=1e-6)
+    for bad in ({"presence": 1e300}, {"repetition": 1e-320}, {"frequency": float("nan")}):
+        with pytest.raises(gp.InvalidValueError, match=next(iter(bad))):
+            gp.nn.penalize(gp.from_numpy(logits), counts, **bad)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from .. import _native
-from .text import StopFilter, TextDecoder
+from .text import StopFilter, TextDecoder, stop_strings
 from .tokenizer import Tokenizer
 
 
@@ -38,6 +39,7 @@ class Batch:
         self._encode = encode
         self._stop_tokens = list(stop_tokens)
         self._texts: dict[int, tuple[TextDecoder, StopFilter]] = {}
+        self._lock = threading.Lock()  # over what belongs together: a text's tokens and its pieces
 
     @property
     def max_sequences(self) -> int:
@@ -70,7 +72,7 @@ class Batch:
 
         Raises InvalidValueError for a prompt that has no room, and for stop strings without a tokenizer.
         """
-        stops = [stop] if isinstance(stop, str) else list(stop)
+        stops = stop_strings("add", stop)
         if max_tokens is not None and max_tokens < 1:
             raise _native.InvalidValueError(
                 f"add: argument 'max_tokens': expected at least 1, got {max_tokens}"
@@ -80,19 +82,23 @@ class Batch:
                 "add: argument 'stop': expected none without a tokenizer, got some"
             )
         chosen = self._stop_tokens if stop_tokens is None else list(stop_tokens)
-        text = self._native.add(self._encode(prompt), max_tokens or 0, chosen)
-        if self._tokenizer is not None:
-            self._texts[text] = TextDecoder(self._tokenizer.decode), StopFilter(stops)
+        tokens = self._encode(prompt)
+        with self._lock:
+            text = self._native.add(tokens, max_tokens or 0, chosen)
+            if self._tokenizer is not None:
+                self._texts[text] = TextDecoder(self._tokenizer.decode), StopFilter(stops)
         return text
 
     def cancel(self, text: int) -> bool:
         """Ends a text; False where it is over already."""
-        self._texts.pop(text, None)
-        return self._native.cancel(text)
+        with self._lock:
+            self._texts.pop(text, None)
+            return self._native.cancel(text)
 
     def step(self) -> list[BatchPiece]:
         """One token for each text under way; empty where there is none. Texts that wait begin first."""
-        return [self._piece(*each) for each in self._native.step()]
+        with self._lock:
+            return [self._piece(*each) for each in self._native.step()]
 
     def _piece(self, text: int, token: int | None, reason: str) -> BatchPiece:
         finish = None if reason == "none" else reason

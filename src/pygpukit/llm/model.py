@@ -15,7 +15,7 @@ from .._native import Array, Device, DType, FileFormatError, InvalidTypeError, I
 from . import chat
 from . import tokenizer as tokenizers
 from .batch import Batch
-from .text import StopFilter, TextDecoder
+from .text import StopFilter, TextDecoder, stop_strings
 from .tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
@@ -266,9 +266,8 @@ class LanguageModel:
 
         stop: strings that end the text; they are not part of it.
         """
-        tokenizer = self.tokenizer
-        tokens = self.stream_tokens(prompt, **arguments)
-        return TextStream(tokens, tokenizer, [stop] if isinstance(stop, str) else stop)
+        tokenizer, stops = self.tokenizer, stop_strings("stream", stop)
+        return TextStream(self.stream_tokens(prompt, **arguments), tokenizer, stops)
 
     def generate(self, prompt: str | Sequence[int], **arguments: Any) -> str:
         """The text that goes on with the prompt. Arguments as in stream."""
@@ -285,8 +284,10 @@ class LanguageModel:
         self, prompts: Sequence[str | Sequence[int]], *, max_sequences: int = 8, **arguments: Any
     ) -> list[str]:
         """The texts that go on with several prompts, max_sequences at a time. Arguments as in Batch.add."""
-        if isinstance(prompts, str):
-            raise InvalidTypeError("generate_batch: argument 'prompts': expected several, got one string")
+        if isinstance(prompts, str) or not isinstance(prompts, Sequence):
+            raise InvalidTypeError(
+                f"generate_batch: argument 'prompts': expected several, got {type(prompts).__name__}"
+            )
         if self._tokenizer is None:
             raise FileFormatError(f"{self._path}: expected a tokenizer (tokenizer.json), got none; use batch")
         batch = self.batch(max(1, min(max_sequences, len(prompts))))
@@ -320,11 +321,17 @@ class LanguageModel:
         if isinstance(prompt, str):
             return self.encode(prompt)
         try:
-            return [operator.index(token) for token in prompt]
+            tokens = [operator.index(token) for token in prompt]
         except TypeError:
             raise InvalidTypeError(
                 f"generate: argument 'prompt': expected a string or token ids, got {type(prompt).__name__}"
             ) from None
+        size = int(self.config["vocab_size"])
+        if bad := [token for token in tokens if not 0 <= token < size]:
+            raise InvalidValueError(
+                f"generate: argument 'prompt': expected ids from 0 to {size - 1}, got {bad[0]}"
+            )
+        return tokens
 
     def __repr__(self) -> str:
         return (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from .._native import InvalidTypeError
+
 _INCOMPLETE = "\ufffd"  # what the bytes of half a character decode to
 
 
@@ -35,6 +37,14 @@ class TextDecoder:
 
     def _texts(self) -> tuple[str, str]:
         return self._decode(self._ids[self._start : self._shown]), self._decode(self._ids[self._start :])
+
+
+def stop_strings(call: str, stop: str | Sequence[str]) -> list[str]:
+    """One string or several, as a list. Raises InvalidTypeError for anything else."""
+    stops = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stops, Sequence) or not all(isinstance(each, str) for each in stops):
+        raise InvalidTypeError(f"{call}: argument 'stop': expected a string or several, got {stop!r}")
+    return list(stops)
 
 
 class StopFilter:
