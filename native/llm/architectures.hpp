@@ -22,34 +22,34 @@ enum class Windows : std::uint8_t {
 
 // Where a layer's tensors are: names without ".weight". Null: the family has none.
 struct TensorNames {
-    const char* embedding;
-    const char* positions;
-    const char* layer_prefix;
-    const char* attention_norm;
-    const char* qkv;  // all three in one, or
-    const char* q;
-    const char* k;
-    const char* v;
-    const char* q_norm;
-    const char* k_norm;
-    const char* out;
-    const char* post_attention_norm;
-    const char* mlp_norm;
-    const char* gate;
-    const char* up;
-    const char* down;
-    const char* router;   // of a layer with experts
-    const char* experts;  // before an expert's number and its three matrices, or
-    const char* expert_gate;
-    const char* expert_up;
-    const char* expert_down;
-    const char* experts_gate_up;  // those of all experts in one: [experts, 2 size, hidden]
-    const char* experts_down;     // [experts, hidden, size]
-    const char* post_mlp_norm;
-    const char* final_norm;
-    const char* lm_head;
-    bool transposed;   // matrices are [in, out]
-    bool interleaved;  // the rows of Q and K stand in the order of interleaved RoPE
+    const char* embedding = nullptr;
+    const char* positions = nullptr;
+    const char* layer_prefix = nullptr;
+    const char* attention_norm = nullptr;
+    const char* qkv = nullptr;  // all three in one, or
+    const char* q = nullptr;
+    const char* k = nullptr;
+    const char* v = nullptr;
+    const char* q_norm = nullptr;
+    const char* k_norm = nullptr;
+    const char* out = nullptr;
+    const char* post_attention_norm = nullptr;
+    const char* mlp_norm = nullptr;
+    const char* gate = nullptr;
+    const char* up = nullptr;
+    const char* down = nullptr;
+    const char* router = nullptr;   // of a layer with experts
+    const char* experts = nullptr;  // before an expert's number and its three matrices, or
+    const char* expert_gate = nullptr;
+    const char* expert_up = nullptr;
+    const char* expert_down = nullptr;
+    const char* experts_gate_up = nullptr;  // those of all experts in one: [experts, 2 size, hidden]
+    const char* experts_down = nullptr;     // [experts, hidden, size]
+    const char* post_mlp_norm = nullptr;
+    const char* final_norm = nullptr;
+    const char* lm_head = nullptr;
+    bool transposed = false;   // matrices are [in, out]
+    bool interleaved = false;  // the rows of Q and K stand in the order of interleaved RoPE
     // Names' ends of tensors that can be derived, and that old checkpoints hold.
     std::string_view ignored[2] = {"rotary_emb.inv_freq", "rotary_emb.inv_freq"};
     // What the names of some checkpoints begin with.

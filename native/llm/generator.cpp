@@ -24,14 +24,7 @@ void check_fits(const char* call, const Model& model, std::int64_t taken,
         throw error(ErrorKind::value,
                     {.call = call, .argument = "prompt", .expected = "at least one token", .got = "none"});
     }
-    const std::int64_t vocab = model.config().vocab_size;
-    for (const std::int32_t token : prompt) {
-        if (token >= 0 && token < vocab) continue;
-        throw error(ErrorKind::value, {.call = call,
-                                       .argument = "prompt",
-                                       .expected = str("ids from 0 to ", vocab - 1),
-                                       .got = str(token)});
-    }
+    model.check_vocabulary(call, "prompt", prompt);
     // The last token generated needs no place: nothing comes after it.
     const auto prompt_tokens = static_cast<std::int64_t>(prompt.size());
     const std::int64_t room = model.max_length() - taken - prompt_tokens;

@@ -183,13 +183,17 @@ void Model::check_tokens(const char* call, std::span<const std::int32_t> tokens,
                      .fix = "shorten the text, truncate the context or load the model with a larger "
                             "max_length"});
     }
+    check_vocabulary(call, "tokens", tokens);
+}
+
+void Model::check_vocabulary(const char* call, const char* argument,
+                             std::span<const std::int32_t> tokens) const {
     for (const std::int32_t token : tokens) {
-        if (token < 0 || token >= config().vocab_size) {
-            throw error(ErrorKind::value, {.call = call,
-                                           .argument = "tokens",
-                                           .expected = str("ids from 0 to ", config().vocab_size - 1),
-                                           .got = str(token)});
-        }
+        if (token >= 0 && token < config().vocab_size) continue;
+        throw error(ErrorKind::value, {.call = call,
+                                       .argument = argument,
+                                       .expected = str("ids from 0 to ", config().vocab_size - 1),
+                                       .got = str(token)});
     }
 }
 

@@ -69,6 +69,9 @@ class Model {
     std::int32_t greedy_after(std::int64_t length, std::int64_t slot = 0) const;
     static constexpr std::int64_t kAhead = 3;
 
+    // Throws Error (value), naming `call` and `argument`, for a token that is not in the vocabulary.
+    void check_vocabulary(const char* call, const char* argument, std::span<const std::int32_t> tokens) const;
+
     // Forgets the tokens from `length` on.
     void truncate(std::int64_t length, std::int64_t slot = 0);
 

@@ -51,7 +51,7 @@ void Sampler::add_prompt(std::span<const std::int32_t> tokens) {
 }
 
 void Sampler::add(std::int32_t token) {
-    if (sampling_.penalizes()) ++seen_[token].in_text;
+    if (sampling_.penalizes()) ++seen_[token];
 }
 
 std::int32_t Sampler::sample(std::span<const float> logits, std::uint64_t step) {
@@ -64,12 +64,12 @@ std::int32_t Sampler::sample(std::span<const float> logits, std::uint64_t step) 
         valid = valid && !std::isnan(logits[i]);
         candidates_.push_back({logits[i], static_cast<std::int32_t>(i)});
     }
-    for (const auto& [token, seen] : seen_) {
+    for (const auto& [token, times] : seen_) {
         if (token < 0 || static_cast<std::size_t>(token) >= candidates_.size()) continue;
         float& logit = candidates_[static_cast<std::size_t>(token)].logit;
         double lower = logit > 0 ? logit / sampling_.repetition : logit * sampling_.repetition;
-        lower -= sampling_.frequency * static_cast<double>(seen.in_text);
-        if (seen.in_text > 0) lower -= sampling_.presence;
+        lower -= sampling_.frequency * static_cast<double>(times);
+        if (times > 0) lower -= sampling_.presence;
         logit = static_cast<float>(lower);
     }
     float highest = -INFINITY;
@@ -95,45 +95,40 @@ std::int32_t Sampler::sample(std::span<const float> logits, std::uint64_t step) 
     const auto weight = [&](const Candidate& c) {
         return std::exp((static_cast<double>(c.logit) - highest) / sampling_.temperature);
     };
-    weights_.clear();
-    double total = 0;
-    for (const Candidate& c : candidates_) {
-        weights_.push_back(weight(c));
-        total += weights_.back();
-    }
-    std::size_t kept = candidates_.size();
+    const auto weigh = [&] {  // the candidates that are left; gives the sum
+        weights_.clear();
+        double sum = 0;
+        for (const Candidate& c : candidates_) {
+            weights_.push_back(weight(c));
+            sum += weights_.back();
+        }
+        return sum;
+    };
+    double total = weigh();
     if (sampling_.top_p < 1) {
         const auto less_likely = [&](const Candidate& a, const Candidate& b) { return likelier(b, a); };
         const double enough = sampling_.top_p * total;
         auto end = candidates_.end();
         std::make_heap(candidates_.begin(), end, less_likely);
         // The most likely ones gather at the back, the first of them last.
-        total = 0;
-        kept = 0;
-        while (kept < candidates_.size() && (kept == 0 || total < enough)) {
+        double reached = 0;
+        while (end != candidates_.begin() && (end == candidates_.end() || reached < enough)) {
             std::pop_heap(candidates_.begin(), end--, less_likely);
-            total += weight(*end);
-            ++kept;
+            reached += weight(*end);
         }
         std::reverse(end, candidates_.end());
         candidates_.erase(candidates_.begin(), end);
-        weights_.clear();
-        for (const Candidate& c : candidates_) weights_.push_back(weight(c));
+        total = weigh();
     }
     if (sampling_.min_p > 0) {  // the likeliest weighs 1
         const auto end =
             std::stable_partition(candidates_.begin(), candidates_.end(),
                                   [&](const Candidate& c) { return weight(c) >= sampling_.min_p; });
         candidates_.erase(end, candidates_.end());
-        weights_.clear();
-        total = 0;
-        for (const Candidate& c : candidates_) {
-            weights_.push_back(weight(c));
-            total += weights_.back();
-        }
-        kept = candidates_.size();
+        total = weigh();
     }
     double left = uniform(sampling_.seed, step) * total;
+    std::size_t kept = candidates_.size();
     for (std::size_t i = 0; i < kept; ++i) {
         left -= weights_[i];
         if (left < 0) return candidates_[i].id;

@@ -48,10 +48,7 @@ class Sampler {
     Sampling sampling_;
     std::vector<Candidate> candidates_;
     std::vector<double> weights_;
-    struct Seen {
-        std::int64_t in_text = 0;  // times; it may be in the prompt alone
-    };
-    std::map<std::int32_t, Seen> seen_;
+    std::map<std::int32_t, std::int64_t> seen_;  // how often in the text; 0: in the prompt alone
 };
 
 }  // namespace gpk::llm
