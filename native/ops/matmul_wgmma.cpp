@@ -186,8 +186,9 @@ GemmWgmmaParams wgmma_params(Stream& stream, const GemmVariant& variant, const G
     params.b = map_of(device, b, p, depth, b_along_k ? tile.columns / tile.below : depth);
     const GemmEpilogue& e = p.epilogue;
     const int size = static_cast<int>(itemsize(c.dtype)), columns = wgmma_own_columns(tile);
+    // The copy engine writes whole units of a row, past its end too.
     params.store_by_map =
-        wgmma_maps_result(tile, size) && (p.n <= 1 || p.c_col == 1) && fits(c, p) &&
+        wgmma_maps_result(tile, size) && p.c_col == 1 && bytes(c, p.n) % kUnit == 0 && fits(c, p) &&
         std::none_of(c.batch_strides, c.batch_strides + p.batch_rank, [](auto s) { return s == 0; }) &&
         e.residual == nullptr && e.activation == GemmActivation::none;
     if (params.store_by_map) {

@@ -53,6 +53,18 @@ std::vector<unsigned char> bytes_of(const Array& view) {
     return bytes;
 }
 
+// How many bytes differ and from where on; nothing where they are equal.
+std::string difference(const std::vector<unsigned char>& a, const std::vector<unsigned char>& b) {
+    if (a.size() != b.size()) return str(a.size(), " bytes, not ", b.size());
+    std::size_t count = 0, first = 0, last = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        if (a[i] == b[i]) continue;
+        if (count++ == 0) first = i;
+        last = i;
+    }
+    return count == 0 ? "" : str(count, " of ", a.size(), " bytes differ, from ", first, " to ", last);
+}
+
 class Slices : public testing::TestWithParam<int> {
    protected:
     const ops::GemmVariant& variant() const {
@@ -113,7 +125,9 @@ TEST_P(Slices, GiveTheBitsOfOneLaunch) {
             const StreamScope scope(governed(test_device(), governor));
             sliced = ops::matmul_with(v, a, b);
         }
-        EXPECT_EQ(bytes_of(*sliced), bytes_of(*whole)) << m << " x " << n << " x " << k;
+        EXPECT_EQ(difference(bytes_of(*sliced), bytes_of(*whole)), "")
+            << m << " x " << n << " x " << k << "; the whole one again: "
+            << difference(bytes_of(*ops::matmul_with(v, a, b)), bytes_of(*whole));
         EXPECT_LE(governor->launches, 3 * governor->wanted + 2);
         cut += governor->launches > 1;
     }

@@ -179,6 +179,18 @@ def test_out(rng, view):
     check(target, a, b)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("m", "n"), [(1, 5), (17, 3), (40, 69), (200, 131)])
+def test_out_leaves_what_lies_beside_it(rng, dtype, m, n):
+    pitch = (n + 23) // 8 * 8
+    target = gp.full((m + 2, pitch), -1.0, dtype)
+    a, b = (gp.from_numpy(random_array(rng, (rows, 128), dtype)) for rows in (m, n))
+    gp.matmul(a, b.T, out=target[1:-1, :n])
+    expected = np.full((m + 2, pitch), -1.0)
+    expected[1:-1, :n] = gp.matmul(a, b.T).astype("float64").to_numpy()
+    assert_equal(target.astype("float64"), expected)
+
+
 def test_out_that_is_an_input(rng):
     a = draw(rng, (40, 40), "float32")
     x = gp.from_numpy(a)
