@@ -29,12 +29,12 @@ void bind_quantize(nb::module_& m) {
         .def_prop_ro(
             "group",
             [](const QuantizedWeight& w) -> std::optional<std::int64_t> {
-                if (w.format != QuantFormat::int4) return std::nullopt;
+                if (w.group == 0) return std::nullopt;
                 return w.group;
             },
-            "int4: how many weights along k share a scale; else None.")
+            "How many weights along k share a scale; None where a row does, and for nvfp4.")
         .def_prop_ro("nbytes", &QuantizedWeight::nbytes,
-                     "Bytes on the device: codes, scales and zero points.")
+                     "Bytes on the device: codes, scales and offsets.")
         .def(
             "dequantize",
             [](const QuantizedWeight& w, DTypeArg dtype) {
@@ -66,7 +66,7 @@ void bind_quantize(nb::module_& m) {
         "  int8   scale = max |w| / 127 of the row\n"
         "  int4   scale = max |w| / 7 of a group of 32, 64 or 128 along k; with zero_points (max - min) / 15 "
         "and a\n"
-        "         zero point; scales are bfloat16\n"
+        "         zero point; scales are rounded to bfloat16 and kept, as zero points are, in 4 bytes\n"
         "  fp8    e4m3; scale = max |w| / 448 of the row, or with per_tensor of the weight\n"
         "  nvfp4  e2m1; scale = max |w| / 6 of each 16 along k, itself e4m3, times one float32 of the "
         "weight\n\n"
@@ -85,8 +85,7 @@ void bind_quantize(nb::module_& m) {
         nb::arg("dtype").none() = nb::none(),
         "x @ weight.T + bias with a QuantizedWeight (n, k): x (..., k) of float32, float16 or bfloat16, bias "
         "(n,).\n\n"
-        "Up to 16 rows of a 16-bit x multiply with the codes, which become numbers in registers; more rows "
-        "with\n"
+        "Up to 16 rows multiply with the codes, which become numbers in registers; more rows with\n"
         "parts of the dequantised weight, rounded to x's dtype. Sums are float32; the result has x's dtype, "
         "or\n"
         "float32 by dtype=. Raises InvalidValueError where shapes do not fit, InvalidTypeError for other "

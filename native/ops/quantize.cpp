@@ -69,7 +69,7 @@ QuantFormat quant_format_from_name(std::string_view wanted) {
 
 std::size_t QuantizedWeight::nbytes() const noexcept {
     std::size_t bytes = 0;
-    for (const Array* part : {&data, &scales, &zeros, &global}) {
+    for (const Array* part : {&data, &scales, &offsets, &global}) {
         if (part->defined()) bytes += part->nbytes();
     }
     return bytes;
@@ -82,7 +82,7 @@ QuantLayout QuantizedWeight::layout() const {
             .group = group,
             .data = data.as<const void>(),
             .scales = scales.as<const void>(),
-            .zeros = zeros.defined() ? zeros.as<const std::uint8_t>() : nullptr,
+            .offsets = offsets.defined() ? offsets.as<const float>() : nullptr,
             .global = global.defined() ? global.as<const float>() : nullptr};
 }
 
@@ -101,9 +101,9 @@ QuantizedWeight quantize(const Array& weight, QuantFormat format, const Quantize
         case QuantFormat::fp8: w.scales = Array::empty(device, {rows}, DType::float32); break;
         case QuantFormat::int4: {
             w.group = options.group;
-            const Dims shape = {tiles, quant_groups(w.k, w.group), kQuantRows};
-            w.scales = Array::empty(device, shape, DType::bfloat16);
-            if (options.zero_points) w.zeros = Array::empty(device, shape, DType::uint8);
+            const Dims shape = {tiles, quant_groups(format, w.k, w.group), kQuantRows};
+            w.scales = Array::empty(device, shape, DType::float32);
+            if (options.zero_points) w.offsets = Array::empty(device, shape, DType::float32);
             break;
         }
         case QuantFormat::nvfp4:
@@ -116,15 +116,15 @@ QuantizedWeight quantize(const Array& weight, QuantFormat format, const Quantize
                                          .largest = largest.defined() ? largest.as<const float>() : nullptr,
                                          .w = w.layout()};
     const Array& scales_of = largest.defined() ? largest : w.global.defined() ? w.global : source;
-    const Array& zeros = w.zeros.defined() ? w.zeros : w.scales;
+    const Array& offsets = w.offsets.defined() ? w.offsets : w.scales;
     const double elements = static_cast<double>(source.size()), bytes = static_cast<double>(source.nbytes());
     const DType dtype = source.dtype();
     launch(kernels::quantize_scales(dtype),
            streaming_grid(device, rows * kernels::quant_scales(params.w) * 32), params,
-           {.flops = 2 * elements, .bytes = bytes}, {&source, &scales_of}, {&w.scales, &zeros});
+           {.flops = 2 * elements, .bytes = bytes}, {&source, &scales_of}, {&w.scales, &offsets});
     launch(kernels::quantize_codes(dtype), streaming_grid(device, rows * steps * 4), params,
            {.flops = 4 * elements, .bytes = bytes + static_cast<double>(w.data.nbytes())},
-           {&source, &w.scales, &zeros, &scales_of}, {&w.data});
+           {&source, &w.scales, &offsets, &scales_of}, {&w.data});
     return w;
 }
 
@@ -132,18 +132,49 @@ Array dequantize(const QuantizedWeight& weight, DType dtype) {
     return dequantize(weight, dtype, 0, weight.n);
 }
 
+namespace {
+
+void launch_dequantize(const QuantizedWeight& weight, const Array* ids, std::int64_t first, std::int64_t rows,
+                       const Array& out) {
+    const kernels::DequantizeParams params{.w = weight.layout(),
+                                           .out = out.as<void>(),
+                                           .ids = ids != nullptr ? ids->as<const std::int32_t>() : nullptr,
+                                           .first_row = first,
+                                           .rows = rows};
+    const Array& offsets = weight.offsets.defined() ? weight.offsets : weight.scales;
+    const Array& global = weight.global.defined() ? weight.global : weight.scales;
+    launch(kernels::dequantize(out.dtype()),
+           streaming_grid(weight.data.device(), rows * ((weight.k + 7) / 8)), params,
+           {.flops = 2 * static_cast<double>(out.size()), .bytes = static_cast<double>(out.nbytes())},
+           {&weight.data, &weight.scales, &offsets, &global, ids != nullptr ? ids : &weight.scales}, {&out});
+}
+
+}  // namespace
+
 Array dequantize(const QuantizedWeight& weight, DType dtype, std::int64_t first, std::int64_t rows) {
     require_model_float("dequantize", "dtype", dtype);
-    Device& device = weight.data.device();
-    const Array out = Array::empty(device, {rows, weight.k}, dtype);
-    const kernels::DequantizeParams params{
-        .w = weight.layout(), .out = out.as<void>(), .first_row = first, .rows = rows};
-    const Array& zeros = weight.zeros.defined() ? weight.zeros : weight.scales;
-    const Array& global = weight.global.defined() ? weight.global : weight.scales;
-    launch(kernels::dequantize(dtype), streaming_grid(device, rows * ((weight.k + 7) / 8)), params,
-           {.flops = 2 * static_cast<double>(out.size()), .bytes = static_cast<double>(out.nbytes())},
-           {&weight.data, &weight.scales, &zeros, &global}, {&out});
+    const Array out = Array::empty(weight.data.device(), {rows, weight.k}, dtype);
+    launch_dequantize(weight, nullptr, first, rows, out);
     return out;
+}
+
+Array embedding(const QuantizedWeight& table, const Array& ids, DType dtype, const Array* out) {
+    constexpr const char* kCall = "embedding";
+    require_model_float(kCall, "dtype", dtype);
+    if (ids.dtype() != DType::int32) {
+        throw error(ErrorKind::type, {.call = kCall,
+                                      .argument = "ids",
+                                      .expected = "int32",
+                                      .got = std::string(gpk::name(ids.dtype()))});
+    }
+    Device& device = common_device(kCall, {&table.data, &ids});
+    Dims shape = ids.shape();
+    shape.push_back(table.k);
+    const Array y = prepare_output(kCall, device, shape, dtype, out);
+    require_contiguous(kCall, "out", y);
+    const Array tokens = contiguous(ids);
+    if (y.size() > 0) launch_dequantize(table, &tokens, 0, ids.size(), y);
+    return y;
 }
 
 }  // namespace gpk::ops

@@ -1,6 +1,7 @@
 // Weights in 8 or 4 bits, and products with them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -13,10 +14,10 @@ namespace gpk::ops {
 struct QuantizedWeight {
     QuantFormat format = QuantFormat::int8;
     std::int64_t n = 0, k = 0;
-    std::int64_t group = 0;         // int4: weights along k that share a scale
+    std::int64_t group = 0;         // weights along k that share a scale; 0: a row, or as the format says
     DType dtype = DType::bfloat16;  // of the weight that it was made from
     Array data, scales;
-    Array zeros, global;  // hold nothing where the format has none
+    Array offsets, global;  // hold nothing where the format has none
 
     std::size_t nbytes() const noexcept;
     QuantLayout layout() const;
@@ -34,7 +35,7 @@ QuantFormat quant_format_from_name(std::string_view name);  // throws Error (val
 // From float32, float16 or bfloat16 [n, k]; every value to the nearest that its scale allows, ties to even.
 //
 //   int8    scale = max |w| / 127 of the row (float32)
-//   int4    max |w| / 7 of the group, or (max - min) / 15 with zero points (bfloat16)
+//   int4    max |w| / 7 of the group, or (max - min) / 15 with zero points, rounded to bfloat16
 //   fp8     e4m3, scale = max |w| / 448 of the row or the tensor (float32)
 //   nvfp4   e2m1; of 16 along k max |w| / 6 (e4m3), times max |w| / (6 * 448) of the tensor (float32)
 //
@@ -46,10 +47,31 @@ Array dequantize(const QuantizedWeight& weight, DType dtype);
 Array dequantize(const QuantizedWeight& weight, DType dtype, std::int64_t first, std::int64_t rows);
 
 // x @ weight.T + bias: x (..., k) of float32, float16 or bfloat16, bias (n,). The result has x's dtype, or
-// float32 where asked for. Up to 16 rows of a 16-bit x multiply by codes that become numbers in registers;
-// others by parts of the dequantised weight, which is rounded to x's dtype. `out`, where given, is
-// contiguous.
+// float32 where asked for. Up to 16 rows multiply by codes that become numbers in registers; more by parts of
+// the dequantised weight, which is rounded to x's dtype. `out`, where given, has rows without gaps.
 Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias = nullptr,
              std::optional<DType> dtype = std::nullopt, const Array* out = nullptr);
+
+// A matrix (n, k) of codes as a file holds it. read() gives a row: codes (int8: signed bytes; int4: 0 to 15;
+// fp8: the bits of e4m3), of each group of k its scale, and its offset where `offsets`. Threads call it at
+// once.
+struct CodedMatrix {
+    QuantFormat format;  // not nvfp4
+    std::int64_t n, k;
+    std::int64_t group;  // one that kernels/gemm/gemv_quantized.hpp lists
+    bool offsets;        // int4 without them: code 8 is 0
+    DType dtype;         // of what it stands for
+    std::function<void(std::int64_t row, std::uint8_t* codes, float* scales, float* offsets)> read;
+};
+// Whether two matrices' rows may follow each other in one, and the one that they make.
+bool same_form(const CodedMatrix& a, const CodedMatrix& b);
+CodedMatrix join_rows(const CodedMatrix& first, const CodedMatrix& second);
+
+// The same codes, scales and offsets in the kernels' order.
+QuantizedWeight pack_codes(Device& device, const CodedMatrix& matrix);
+
+// Rows of a quantised table by ids (int32, any shape), as embedding() gives those of an array: ids.shape +
+// (k,) of float32, float16 or bfloat16.
+Array embedding(const QuantizedWeight& table, const Array& ids, DType dtype, const Array* out = nullptr);
 
 }  // namespace gpk::ops

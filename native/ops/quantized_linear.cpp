@@ -17,8 +17,6 @@ namespace {
 
 constexpr const char* kCall = "linear";
 
-bool is_half(DType dtype) { return dtype == DType::float16 || dtype == DType::bfloat16; }
-
 // x as rows that begin at 16 bytes, `pitch` elements apart.
 Array aligned_rows(const Array& x) {
     const std::int64_t m = x.shape()[0], k = x.shape()[1], pitch = (k + 7) / 8 * 8;
@@ -42,8 +40,8 @@ std::optional<LaunchConfig> bulk_config(const Stream& stream, const Kernel& kern
     const DeviceInfo& info = stream.device().driver().info();
     if (!runs_sm90(kernel, info.sm)) return std::nullopt;
     const int step_units = quant_step(w.format) / 32;
-    const std::int64_t x_bytes = bulk_beside_bytes(m, quant_steps(w.format, w.k) * step_units, step_units,
-                                                   w.format == QuantFormat::int4 ? w.group : 0);
+    const std::int64_t x_bytes =
+        bulk_beside_bytes(m, quant_steps(w.format, w.k) * step_units, step_units, w.group);
     const std::int64_t room =
         static_cast<std::int64_t>(info.shared_bytes_per_block) - kBulkStaticBytes - x_bytes;
     const std::int64_t stage = bulk_stage_bytes(w.format, w.group, m);
@@ -56,9 +54,10 @@ std::optional<LaunchConfig> bulk_config(const Stream& stream, const Kernel& kern
                         .shared_bytes = static_cast<std::uint32_t>(stages * stage + x_bytes)};
 }
 
-LaunchConfig plain_config(const QuantLayout& w) {
-    constexpr std::int64_t kTiles = kGemvQuantizedGroups;
-    return {.grid = {static_cast<std::uint32_t>((quant_tiles(w.n) + kTiles - 1) / kTiles)},
+LaunchConfig plain_config(const QuantLayout& w, DType dtype, std::int64_t m) {
+    const std::int64_t parts =
+        dtype == DType::float32 ? (m + kGemvQuantizedFloatRows - 1) / kGemvQuantizedFloatRows : 1;
+    return {.grid = {static_cast<std::uint32_t>(quant_tiles(w.n)), static_cast<std::uint32_t>(parts)},
             .block = {kGemvMmaThreads}};
 }
 
@@ -71,19 +70,20 @@ void multiply_codes(const Array& x, const QuantizedWeight& weight, const Array& 
                                      .c = out.as<void>(),
                                      .m = m,
                                      .x_row = m == 1 ? 0 : rows.strides()[0],
-                                     .c_row = weight.n,
+                                     .c_row = m == 1 ? 0 : out.strides()[0],
                                      .float32_out = out.dtype() == DType::float32,
                                      .w = layout};
     const Cost cost{
         .flops = 2 * static_cast<double>(m) * static_cast<double>(weight.n) * static_cast<double>(weight.k),
         .bytes = static_cast<double>(weight.nbytes() + x.nbytes() + out.nbytes())};
-    const Array& zeros = weight.zeros.defined() ? weight.zeros : weight.scales;
+    const Array& offsets = weight.offsets.defined() ? weight.offsets : weight.scales;
     const Array& global = weight.global.defined() ? weight.global : weight.scales;
-    with_storages({&rows, &weight.data, &weight.scales, &zeros, &global}, {&out}, [&](Stream& stream) {
-        const Kernel& bulk = gemv_bulk_quantized(x.dtype(), layout, m);
-        const auto config = bulk_config(stream, bulk, layout, m);
-        const Kernel& kernel = config ? bulk : gemv_quantized(x.dtype(), layout, m);
-        stream.device().launcher().launch(stream, kernel, config ? *config : plain_config(layout), params,
+    with_storages({&rows, &weight.data, &weight.scales, &offsets, &global}, {&out}, [&](Stream& stream) {
+        const Kernel& plain = gemv_quantized(x.dtype(), layout, m);
+        const Kernel& bulk = x.dtype() == DType::float32 ? plain : gemv_bulk_quantized(x.dtype(), layout, m);
+        const auto config = &bulk == &plain ? std::nullopt : bulk_config(stream, bulk, layout, m);
+        stream.device().launcher().launch(stream, config ? bulk : plain,
+                                          config ? *config : plain_config(layout, x.dtype(), m), params,
                                           cost);
     });
 }
@@ -134,12 +134,13 @@ Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, s
     const std::int64_t m = element_count(shape);
     shape.push_back(weight.n);
     const Array result = prepare_output(kCall, device, shape, dtype.value_or(x.dtype()), to);
-    require_contiguous(kCall, "out", result);
+    const auto flat = result.reshape_view({m, weight.n});
+    if (!flat || !last_axis_dense(*flat)) require_contiguous(kCall, "out", result);
     require_no_overlap(kCall, result, {&x});
-    const Array out = *result.reshape_view({m, weight.n});
+    const Array out = *flat;
     const Array rows = *contiguous(x).reshape_view({m, weight.k});
     if (m == 0) return result;
-    if (m <= kMaxGemvMmaRows && is_half(x.dtype())) {
+    if (m <= kMaxGemvMmaRows) {
         multiply_codes(rows, weight, out);
     } else {
         multiply_parts(rows, weight, out);

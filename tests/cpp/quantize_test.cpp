@@ -161,8 +161,8 @@ TEST(Quantize, SavesMemory) {
         return static_cast<double>(ops::quantize(weight, format, options).nbytes()) * 8 / elements;
     };
     EXPECT_NEAR(bits(QuantFormat::int8), 8 + 32.0 / 1024, 1e-9);
-    EXPECT_NEAR(bits(QuantFormat::int4), 4 + 16.0 / 128, 1e-9);
-    EXPECT_NEAR(bits(QuantFormat::int4, {.group = 32, .zero_points = true}), 4 + 24.0 / 32, 1e-9);
+    EXPECT_NEAR(bits(QuantFormat::int4), 4 + 32.0 / 128, 1e-9);
+    EXPECT_NEAR(bits(QuantFormat::int4, {.group = 32, .zero_points = true}), 4 + 64.0 / 32, 1e-9);
     EXPECT_NEAR(bits(QuantFormat::nvfp4), 4.5 + 32 / elements, 1e-9);
 }
 
@@ -238,6 +238,134 @@ TEST(QuantizedLinear, IsTheSameEachTime) {
     const Array x = random_array({2, 4096}, DType::bfloat16, 2);
     const auto first = download(ops::linear(x, w, nullptr, DType::float32));
     for (int i = 0; i < 3; ++i) EXPECT_EQ(download(ops::linear(x, w, nullptr, DType::float32)), first);
+}
+
+// Random codes with scales and offsets of a form, and what they stand for in float64.
+struct Coded {
+    QuantFormat format;
+    std::int64_t group;
+    bool offsets;
+    std::string name() const { return str(ops::name(format), " ", group, offsets ? " with offsets" : ""); }
+};
+constexpr Coded kCoded[] = {
+    {QuantFormat::int8, 0, false},  {QuantFormat::int8, 64, false}, {QuantFormat::int8, 64, true},
+    {QuantFormat::int8, 32, false}, {QuantFormat::int8, 32, true},  {QuantFormat::int8, 16, false},
+    {QuantFormat::int8, 16, true},  {QuantFormat::int4, 128, true}, {QuantFormat::int4, 128, false},
+    {QuantFormat::int4, 64, true},  {QuantFormat::int4, 32, true},  {QuantFormat::int4, 32, false},
+    {QuantFormat::fp8, 0, false},   {QuantFormat::fp8, 64, false},
+};
+
+QuantizedWeight pack_random(const Coded& coded, std::int64_t n, std::int64_t k, std::vector<double>& exact) {
+    const std::int64_t group = coded.group == 0 ? k : coded.group, groups = (k + group - 1) / group;
+    const auto scales = values::random(n * groups, DType::float32, 21);
+    const auto offsets = values::random(n * groups, DType::float32, 22);
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(n * k));
+    std::uint32_t state = 7;
+    exact.resize(codes.size());
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+        state = state * 1664525 + 1013904223;
+        auto code = static_cast<std::uint8_t>(state >> 24);
+        double number = static_cast<std::int8_t>(code);
+        if (coded.format == QuantFormat::int4) {
+            code &= 15;
+            number = code - (coded.offsets ? 0 : 8);
+        } else if (coded.format == QuantFormat::fp8) {
+            if ((code & 0x7f) == 0x7f) code ^= 1;  // no NaN
+            float8_e4m3 value;
+            value.bits = code;
+            number = static_cast<float>(value);
+        }
+        codes[i] = code;
+        const std::size_t at = i / static_cast<std::size_t>(k) * static_cast<std::size_t>(groups) +
+                               i % static_cast<std::size_t>(k) / static_cast<std::size_t>(group);
+        exact[i] = number * scales[at] + (coded.offsets ? offsets[at] : 0);
+    }
+    return ops::pack_codes(
+        test_device(),
+        {.format = coded.format,
+         .n = n,
+         .k = k,
+         .group = coded.group,
+         .offsets = coded.offsets,
+         .dtype = DType::bfloat16,
+         .read = [&](std::int64_t row, std::uint8_t* to, float* of, float* plus) {
+             std::copy_n(codes.begin() + row * k, k, to);
+             for (std::int64_t i = 0; i < groups; ++i) {
+                 of[i] = static_cast<float>(scales[static_cast<std::size_t>(row * groups + i)]);
+                 if (coded.offsets)
+                     plus[i] = static_cast<float>(offsets[static_cast<std::size_t>(row * groups + i)]);
+             }
+         }});
+}
+
+TEST(PackCodes, EveryFormMultipliesAndComesBack) {
+    for (const Coded& coded : kCoded) {
+        for (const auto& [n, k] : {std::pair{33, 160}, {16, 64}, {70, 1000}, {7, 2432}}) {
+            std::vector<double> exact;
+            const QuantizedWeight w = pack_random(coded, n, k, exact);
+            const std::string what = str(coded.name(), ", ", n, " x ", k);
+            EXPECT_LE(relative_error(download(ops::dequantize(w, DType::float32)), exact), 1e-7) << what;
+            for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+                for (const std::int64_t m : {1, 3, 9, 16}) {
+                    const Array x = random_array({m, k}, dtype, 6);
+                    EXPECT_LE(relative_error(download(ops::linear(x, w, nullptr, DType::float32)),
+                                             product(download(x), exact, m, n, k)),
+                              3e-6)
+                        << what << ", " << m << " rows of " << name(dtype);
+                }
+            }
+        }
+    }
+}
+
+TEST(PackCodes, AnEmbeddingLooksUpRows) {
+    for (const Coded& coded : kCoded) {
+        std::vector<double> exact;
+        const QuantizedWeight w = pack_random(coded, 20, 72, exact);
+        const Array ids = upload({3, 19, 0, 20, -1, 3}, {2, 3}, DType::int32);
+        std::vector<double> expected;
+        for (const int row : {3, 19, 0, 20, 20, 3}) {
+            for (int i = 0; i < 72; ++i)
+                expected.push_back(row < 20 ? exact[static_cast<std::size_t>(row * 72 + i)] : 0);
+        }
+        const Array rows = ops::embedding(w, ids, DType::float32);
+        EXPECT_EQ(rows.shape(), (Dims{2, 3, 72}));
+        EXPECT_LE(relative_error(download(rows), expected), 1e-7) << coded.name();
+        const auto half = download(ops::embedding(w, ids, DType::bfloat16));
+        EXPECT_LE(relative_error(half, expected), 4e-3) << coded.name();
+    }
+}
+
+TEST(PackCodes, RefusesWhatNoKernelReads) {
+    const auto matrix = [](QuantFormat format, std::int64_t group, std::int64_t k, bool offsets) {
+        return ops::CodedMatrix{.format = format,
+                                .n = 4,
+                                .k = k,
+                                .group = group,
+                                .offsets = offsets,
+                                .dtype = DType::float16,
+                                .read = [](std::int64_t, std::uint8_t*, float*, float*) {}};
+    };
+    EXPECT_THROW(ops::pack_codes(test_device(), matrix(QuantFormat::int4, 16, 64, false)), Error);
+    EXPECT_THROW(ops::pack_codes(test_device(), matrix(QuantFormat::int8, 0, 64, true)), Error);
+    EXPECT_THROW(ops::pack_codes(test_device(), matrix(QuantFormat::nvfp4, 0, 64, false)), Error);
+    EXPECT_THROW(ops::pack_codes(test_device(), matrix(QuantFormat::fp8, 64, 64, true)), Error);
+    EXPECT_THROW(ops::pack_codes(test_device(), matrix(QuantFormat::int8, 32, 0, false)), Error);
+}
+
+// A product into columns of a wider array.
+TEST(QuantizedLinear, WritesColumns) {
+    const QuantizedWeight w = ops::quantize(random_array({40, 72}, DType::float32, 1), QuantFormat::int8);
+    for (const std::int64_t m : {1, 5, 30}) {
+        const Array x = random_array({m, 72}, DType::float32, 2);
+        const Array wide = random_array({m, 100}, DType::float32, 3), part = wide.slice(1, 50, 1, 40);
+        ops::linear(x, w, nullptr, std::nullopt, &part);
+        EXPECT_EQ(download(part), download(ops::linear(x, w)));
+        const Array turned = random_array({40, m}, DType::float32, 3).transpose({1, 0});
+        if (m > 1) {
+            EXPECT_THROW(ops::linear(x, w, nullptr, std::nullopt, &turned), Error);
+        }
+    }
 }
 
 TEST(Quantize, NamesWhatIsWrong) {

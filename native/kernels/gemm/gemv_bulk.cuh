@@ -96,7 +96,7 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, const uint4&
 // Where a block's part of x goes: for each unit of 32 of k, each row, four chunks of 16 bytes.
 struct BulkX {
     std::uint32_t begin, m, chunks;
-    std::uint32_t group_sums;  // of int4: [groups][rows up to 8 (16)] float32
+    std::uint32_t group_sums;  // [groups][rows up to 8 (16)] float32
 
     __device__ __forceinline__ std::uint32_t place(std::uint32_t chunk, std::uint32_t row) const {
         return begin + (chunk / 4 * m + row) * 64 + chunk % 4 * 16;
@@ -261,7 +261,7 @@ struct ColumnsSource {
 //
 // Shared memory holds the ring, then x as the tensor cores want it: for each unit of 32 of k,
 // each row, each t the 16 bytes at 8 t; then as many zeros as one step has of x, for the rows up to 8 (16)
-// that are not there; then the sums of x for each group of int4.
+// that are not there; then the sums of x for each group.
 template <class Source, int kTiles, class Store>
 __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m, std::uint32_t n,
                                           std::uint32_t prefetched, Store store) {
@@ -343,7 +343,7 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
     const std::uint32_t sums_from =
         opaque(at.group_sums + 8 * t + warp_step * Source::kGroupSumsStep * kTiles);
     if constexpr (Source::kGroup != 0) {
-        for (std::uint32_t step = warp_step; step < steps; step += kSteps) {
+        for (std::uint32_t step = warp_step; source.wants_group_sums() && step < steps; step += kSteps) {
             const auto x_of = [&](int u, int i) {
                 return load_shared(x_from[i] + (u + (step - warp_step) * kUnits) * x_unit[i]);
             };

@@ -58,12 +58,12 @@ GPK_HD constexpr int bulk_rounds(QuantFormat format, std::int64_t m) {
     return quant_bits(format) == 4 && m <= 8 ? 2 : 1;
 }
 GPK_HD constexpr int bulk_stage_bytes(QuantFormat format, std::int64_t group, std::int64_t m) {
-    const int scales = format == QuantFormat::int4    ? 48 * 128 / static_cast<int>(group)
-                       : format == QuantFormat::nvfp4 ? 128
-                                                      : 0;
+    const int scales = format == QuantFormat::nvfp4 ? 128
+                       : group != 0 ? 2 * 4 * kQuantRows * quant_step(format) / static_cast<int>(group)
+                                    : 0;  // and offsets
     return bulk_rounds(format, m) * kBulkSteps * (kQuantTileBytes + scales);
 }
-// The sums of x of the groups that have a scale each (int4; else `group` is 0), for 8 or 16 rows.
+// The sums of x of the groups that have a scale each (`group`: 0 where there are none), for 8 or 16 rows.
 GPK_HD constexpr std::int64_t bulk_group_bytes(std::int64_t m, std::int64_t units, std::int64_t group) {
     return group == 0 ? 0 : units * 32 / group * (m > 8 ? 64 : 32);
 }

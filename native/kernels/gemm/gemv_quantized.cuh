@@ -46,8 +46,8 @@ template <class T>  // 1, twice
 inline constexpr std::uint32_t kOne = kIsBfloat<T> ? 0x3f803f80u : 0x3c003c00u;
 inline constexpr std::uint32_t kMinusZero = 0x80008000u;  // x + -0 is x, also of -0
 
-// A format gives, for a unit of a lane's 16 bytes (8 weights of one row), four pairs of numbers; what they
-// are to be multiplied by otherwise is its scale(), once a row. (int4's is once a group: see below.)
+// A format gives, for a unit of a lane's 16 bytes (8 weights of one row), four pairs of numbers, smaller than
+// they should be by number(). factor(): what a row's sum is multiplied by where the row shares one scale.
 struct Int8 {
     static constexpr QuantFormat kFormat = QuantFormat::int8;
     template <class T>
@@ -73,6 +73,10 @@ struct Int8 {
         }
     }
     template <class T>
+    __device__ static constexpr float number() {
+        return 1;
+    }
+    template <class T>
     __device__ static float factor(const QuantLayout& w, std::int64_t row) {
         return static_cast<const float*>(w.scales)[row];
     }
@@ -92,20 +96,28 @@ struct Fp8 {
             if constexpr (kIsBfloat<T>) {  // times 2^(7 - 127), which is put right here
                 const std::uint32_t tiny = (codes & 0x80008000u) | ((codes >> 4) & 0x07f007f0u);
                 pairs[i] = multiply_add_pair<T>(tiny, 0x7b807b80u, kMinusZero);  // 2^120
-            } else {  // times 2^(7 - 15): see factor()
+            } else {                                                             // times 2^(7 - 15)
                 pairs[i] = (codes & 0x80008000u) | ((codes >> 1) & 0x3f803f80u);
             }
         }
     }
     template <class T>
+    __device__ static constexpr float number() {
+        return kIsBfloat<T> ? 1.0f : 256.0f;
+    }
+    template <class T>
     __device__ static float factor(const QuantLayout& w, std::int64_t row) {
-        return static_cast<const float*>(w.scales)[row] * (kIsBfloat<T> ? 1.0f : 256.0f);
+        return static_cast<const float*>(w.scales)[row] * number<T>();
     }
 };
 
-// `zero`: minus (the constant that the code is added to, plus the zero point), twice.
+// `zero`: minus (the constant that the code is added to, plus the code of 0), twice.
 struct Int4 {
     static constexpr QuantFormat kFormat = QuantFormat::int4;
+    template <class T>
+    __device__ static constexpr float number() {
+        return 1;
+    }
     template <class T>
     struct Constants {
         std::uint32_t bits = in_register(kIsBfloat<T> ? 0x43004300u : 0x64006400u);
@@ -134,8 +146,7 @@ struct Nvfp4 {
     template <class T>
     __device__ static std::uint32_t scale(std::uint32_t four, int u) {
         const std::uint32_t twice = __byte_perm(four, 0, 0x0404 | u << 4 | u << 12);  // as high bytes
-        // times 2^(7 - 127) or 2^(7 - 15); then by 2^119 * 2^119 * 2^(127 - 1) is 2^-8 too small in all:
-        // factor() has the rest.
+        // times 2^(7 - 127) or 2^(7 - 15); then by 2^119 * 2^119 * 2^(127 - 1) is 2^-8 too small in all.
         if constexpr (kIsBfloat<T>) {
             const std::uint32_t tiny = (twice >> 4) & 0x07f007f0u;
             const std::uint32_t half = multiply_add_pair<T>(tiny, 0x7b007b00u, kMinusZero);  // 2^119
@@ -157,8 +168,12 @@ struct Nvfp4 {
         }
     }
     template <class T>
+    __device__ static constexpr float number() {
+        return 256;
+    }
+    template <class T>
     __device__ static float factor(const QuantLayout& w, std::int64_t) {
-        return *w.global * 256.0f;
+        return *w.global * number<T>();
     }
 };
 
@@ -172,134 +187,115 @@ __device__ __forceinline__ void store_sum(const GemvQuantizedParams& p, std::int
     }
 }
 
-// A block takes 16 * kGroups rows of w. Its warps, and those of its cluster, take the steps of k in turn,
-// kAhead steps at a time. kUnitsPerGroup: of int4, units of 32 weights that share a scale.
-template <class Format, class T, int kGroups, int kTiles, int kAhead, int kUnitsPerGroup = 4>
+// x where `mine`, else zeros.
+__device__ __forceinline__ uint4 masked(const uint4& x, bool mine) {
+    return {mine ? x.x : 0, mine ? x.y : 0, mine ? x.z : 0, mine ? x.w : 0};
+}
+
+// A block takes 16 rows of w. Its warps, and those of its cluster, take the steps of k in turn. kGroup:
+// weights along k that share a scale; 0: the row. (A group of 16 is half a unit, the lanes of two t.)
+template <class Format, class T, int kTiles, int kGroup>
 __device__ __forceinline__ void gemv_quantized(const GemvQuantizedParams& p) {
-    constexpr bool kGrouped = Format::kFormat == QuantFormat::int4;
-    constexpr bool kBlocked = Format::kFormat == QuantFormat::nvfp4;
+    constexpr bool kGrouped = kGroup != 0, kBlocked = Format::kFormat == QuantFormat::nvfp4;
     constexpr int kStep = quant_step(Format::kFormat), kUnits = kStep / 32;
-    constexpr int kScales = kGrouped ? kUnits / kUnitsPerGroup : 1;  // of a row in a step
-    constexpr int kColumns = kQuantRows * kGroups, kElements = 8 * kTiles * kColumns;
+    constexpr int kScales = kGrouped ? kStep / kGroup : 1;  // of a row in a step
+    constexpr int kParts = kGroup == 16 ? 2 : 1;            // groups of a unit
+    constexpr int kElements = 8 * kTiles * kQuantRows;
     __shared__ float parts[kGemvMmaWarps][kElements];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const std::uint32_t blocks = team_blocks();
-    const std::uint32_t tile0 = blockIdx.x / blocks * kGroups;
+    const std::uint32_t blocks = team_blocks(), tile = blockIdx.x / blocks;
     const std::uint32_t share = team_rank() * kGemvMmaWarps + warp, shares = blocks * kGemvMmaWarps;
     const auto k = static_cast<std::uint32_t>(p.w.k), m = static_cast<std::uint32_t>(p.m);
-    const auto tiles = static_cast<std::uint32_t>(quant_tiles(p.w.n));
     const std::uint32_t steps = (k + kStep - 1) / kStep;
+    const bool has_offsets = kGrouped && p.w.offsets != nullptr;
 
     const T* x[kTiles];
-    const std::uint8_t* data[kGroups];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
         x[i] = static_cast<const T*>(p.x) + (8 * i + g < m ? 8 * i + g : m - 1) * p.x_row + 8 * t;
     }
-#pragma unroll
-    for (int j = 0; j < kGroups; ++j) {  // past the end: the last one, which nobody stores
-        const std::uint32_t tile = tile0 + j < tiles ? tile0 + j : tiles - 1;
-        data[j] = static_cast<const std::uint8_t*>(p.w.data) +
-                  static_cast<std::int64_t>(tile) * steps * kQuantTileBytes + lane * 16;
-    }
+    const std::uint64_t first = std::uint64_t{tile} * steps;  // step of the tile
+    const std::uint8_t* data =
+        static_cast<const std::uint8_t*>(p.w.data) + first * kQuantTileBytes + lane * 16;
     const typename Format::template Constants<T> constants;
-    float sums[kGroups][kTiles][4] = {};
-    for (std::uint32_t step0 = share; step0 < steps; step0 += kAhead * shares) {
-        uint4 w[kAhead][kGroups][2], v[kAhead][kUnits][kTiles];
-        std::uint32_t scale[kAhead][kGroups][2][kScales];  // as they are stored; int4: scale and zero point
+    float sums[kTiles][4] = {};
+    for (std::uint32_t step = share; step < steps; step += shares) {
+        uint4 w[2], v[kUnits][kTiles];
+        float scale[2][kScales], offset[2][kScales];
+        std::uint32_t block_scales[2];
 #pragma unroll
-        for (int s = 0; s < kAhead; ++s) {
-            const std::uint32_t step = step0 + s * shares;
-            const bool inside = step < steps;
+        for (int h = 0; h < 2; ++h) {
+            w[h] = load_once(data + static_cast<std::size_t>(step) * kQuantTileBytes + h * 512);
+            if constexpr (kGrouped) {
 #pragma unroll
-            for (int j = 0; j < kGroups; ++j) {
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                    w[s][j][h] =
-                        inside
-                            ? load_once(data[j] + static_cast<std::size_t>(step) * kQuantTileBytes + h * 512)
-                            : uint4{};
-                    const std::uint32_t tile = tile0 + j < tiles ? tile0 + j : tiles - 1;
-                    if constexpr (kGrouped) {
-#pragma unroll
-                        for (int e = 0; e < kScales; ++e) {
-                            const std::uint32_t group = (step * kUnits + e * kUnitsPerGroup) / kUnitsPerGroup;
-                            const std::int64_t at = int4_scale(std::int64_t{tile} * kQuantRows + 8 * h + g,
-                                                               group, quant_groups(k, p.w.group));
-                            const bool there = inside && group * (32 * kUnitsPerGroup) < k;
-                            scale[s][j][h][e] = 0;
-                            if (there) {
-                                scale[s][j][h][e] = static_cast<std::uint32_t>(
-                                    static_cast<const std::uint16_t*>(p.w.scales)[at]);
-                                scale[s][j][h][e] |=
-                                    static_cast<std::uint32_t>(p.w.zeros != nullptr ? p.w.zeros[at] : 8)
-                                    << 16;
-                            }
-                        }
-                    } else if constexpr (kBlocked) {
-                        scale[s][j][h][0] =
-                            inside ? static_cast<const std::uint32_t*>(
-                                         p.w.scales)[(static_cast<std::int64_t>(tile) * steps + step) * 32 +
-                                                     (8 * h + g) * 2 + t / 2]
-                                   : 0;
-                    }
+                for (int e = 0; e < kScales; ++e) {
+                    const std::uint64_t at = ((first + step) * kScales + e) * kQuantRows + 8 * h + g;
+                    scale[h][e] = static_cast<const float*>(p.w.scales)[at] * Format::template number<T>();
+                    offset[h][e] = has_offsets ? p.w.offsets[at] : 0;
                 }
+            } else if constexpr (kBlocked) {
+                block_scales[h] = static_cast<const std::uint32_t*>(
+                    p.w.scales)[(first + step) * 32 + (8 * h + g) * 2 + t / 2];
             }
+        }
 #pragma unroll
-            for (int u = 0; u < kUnits; ++u) {
-                const std::uint32_t column = step * kStep + 32 * u;
+        for (int u = 0; u < kUnits; ++u) {
+            const std::uint32_t column = step * kStep + 32 * u;
 #pragma unroll
-                for (int i = 0; i < kTiles; ++i) {
-                    v[s][u][i] = uint4{};
-                    if (8 * i + g < m && column + 8 * t < k) {
-                        if (column + 8 * t + 8 <= k) {
-                            v[s][u][i] = *reinterpret_cast<const uint4*>(x[i] + column);
-                        } else {
-                            v[s][u][i] = load_some(x[i] + column, 1, k - (column + 8 * t));
-                        }
+            for (int i = 0; i < kTiles; ++i) {
+                v[u][i] = uint4{};
+                if (8 * i + g < m && column + 8 * t < k) {
+                    if (column + 8 * t + 8 <= k) {
+                        v[u][i] = *reinterpret_cast<const uint4*>(x[i] + column);
+                    } else {
+                        v[u][i] = load_some(x[i] + column, 1, k - (column + 8 * t));
                     }
                 }
             }
         }
+        float group_sums[kParts][kTiles][4], x_sums[kParts][kTiles][4];
 #pragma unroll
-        for (int s = 0; s < kAhead; ++s) {
+        for (int u = 0; u < kUnits; ++u) {
+            std::uint32_t pairs[2][4];
 #pragma unroll
-            for (int j = 0; j < kGroups; ++j) {
-                float group_sums[kTiles][4];
+            for (int h = 0; h < 2; ++h) {
+                std::uint32_t extra = 0;
+                if constexpr (Format::kFormat == QuantFormat::int4) {
+                    extra = Int4::minus_zero<T>(has_offsets ? 0 : 8);
+                } else if constexpr (kBlocked) {
+                    extra = Nvfp4::scale<T>(block_scales[h], u);
+                }
+                Format::template unpack<T>(constants, w[h], u, extra, pairs[h]);
+            }
 #pragma unroll
-                for (int u = 0; u < kUnits; ++u) {
-                    std::uint32_t pairs[2][4];
+            for (int i = 0; i < kTiles; ++i) {
+                if constexpr (!kGrouped) {
+                    const uint4& b = v[u][i];
+                    multiply_add<T>(sums[i], pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], b.x, b.y);
+                    multiply_add<T>(sums[i], pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], b.z, b.w);
+                } else {
 #pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        std::uint32_t extra = 0;
-                        if constexpr (kGrouped) {
-                            extra = Int4::minus_zero<T>(scale[s][j][h][u / kUnitsPerGroup] >> 16);
-                        } else if constexpr (kBlocked) {
-                            extra = Nvfp4::scale<T>(scale[s][j][h][0], u);
+                    for (int part = 0; part < kParts; ++part) {
+                        const uint4 b = kParts == 1 ? v[u][i] : masked(v[u][i], t / 2 == part);
+                        float (&of_group)[4] = group_sums[part][i], (&of_x)[4] = x_sums[part][i];
+                        if (kParts == 2 || 32 * u % kGroup == 0) {
+#pragma unroll
+                            for (int e = 0; e < 4; ++e) of_group[e] = of_x[e] = 0;
                         }
-                        Format::template unpack<T>(constants, w[s][j][h], u, extra, pairs[h]);
-                    }
-#pragma unroll
-                    for (int i = 0; i < kTiles; ++i) {
-                        const uint4& b = v[s][u][i];
-                        if constexpr (kGrouped) {
-                            if (u % kUnitsPerGroup == 0) {
-#pragma unroll
-                                for (int e = 0; e < 4; ++e) group_sums[i][e] = 0;
-                            }
+                        multiply_add<T>(of_group, pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], b.x,
+                                        b.y);
+                        multiply_add<T>(of_group, pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], b.z,
+                                        b.w);
+                        if (has_offsets) {
+                            multiply_add<T>(of_x, kOne<T>, kOne<T>, kOne<T>, kOne<T>, b.x, b.y);
+                            multiply_add<T>(of_x, kOne<T>, kOne<T>, kOne<T>, kOne<T>, b.z, b.w);
                         }
-                        float (&to)[4] = kGrouped ? group_sums[i] : sums[j][i];
-                        multiply_add<T>(to, pairs[0][0], pairs[1][0], pairs[0][1], pairs[1][1], b.x, b.y);
-                        multiply_add<T>(to, pairs[0][2], pairs[1][2], pairs[0][3], pairs[1][3], b.z, b.w);
-                        if constexpr (kGrouped) {
-                            if (u % kUnitsPerGroup == kUnitsPerGroup - 1) {
+                        if (kParts == 1 && 32 * (u + 1) % kGroup != 0) continue;
+                        const int group = kParts * (32 * u / (kParts == 2 ? 32 : kGroup)) + part;
 #pragma unroll
-                                for (int e = 0; e < 4; ++e) {
-                                    sums[j][i][e] +=
-                                        group_sums[i][e] *
-                                        __uint_as_float(scale[s][j][e / 2][u / kUnitsPerGroup] << 16);
-                                }
-                            }
+                        for (int e = 0; e < 4; ++e) {
+                            sums[i][e] += of_group[e] * scale[e / 2][group];
+                            if (has_offsets) sums[i][e] += of_x[e] * offset[e / 2][group];
                         }
                     }
                 }
@@ -307,17 +303,15 @@ __device__ __forceinline__ void gemv_quantized(const GemvQuantizedParams& p) {
         }
     }
 #pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
+    for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
-        for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                parts[warp][(8 * i + 2 * t + e % 2) * kColumns + 16 * j + 8 * (e / 2) + g] = sums[j][i][e];
-            }
+        for (int e = 0; e < 4; ++e) {
+            parts[warp][(8 * i + 2 * t + e % 2) * kQuantRows + 8 * (e / 2) + g] = sums[i][e];
         }
     }
     add_parts(parts, [&](int element, float sum) {
-        const std::int64_t row = element / kColumns, column = tile0 * kQuantRows + element % kColumns;
+        const std::int64_t row = element / kQuantRows,
+                           column = std::int64_t{tile} * kQuantRows + element % kQuantRows;
         if (row >= p.m || column >= p.w.n) return;
         if constexpr (!kGrouped) sum *= Format::template factor<T>(p.w, column);
         store_sum<T>(p, row, column, sum);
@@ -326,11 +320,11 @@ __device__ __forceinline__ void gemv_quantized(const GemvQuantizedParams& p) {
 
 }  // namespace
 
-#define GPK_GEMV_QUANTIZED_SYMBOL(T, type, format, Format, units, tiles)                                 \
+#define GPK_GEMV_QUANTIZED_SYMBOL(T, type, format, Format, group, tiles)                                 \
     extern "C" __global__ void __launch_bounds__(kGemvMmaThreads)                                        \
         gemv_quantized_##type##_##format##_tiles##tiles(const __grid_constant__ GemvQuantizedParams p) { \
         wait_for_predecessor();                                                                          \
-        gemv_quantized<Format, T, kGemvQuantizedGroups, tiles, 1, units>(p);                             \
+        gemv_quantized<Format, T, tiles, group>(p);                                                      \
     }
 
 }  // namespace gpk::kernels

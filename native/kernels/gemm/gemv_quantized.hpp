@@ -1,5 +1,6 @@
-// gemv_quantized: c = x @ w.T for up to 16 rows x of float16 or bfloat16 and a quantised weight w, whose
-// codes become 16-bit numbers in registers. On the tensor cores (SM 80 and newer); accumulates in float32.
+// gemv_quantized: c = x @ w.T for up to 16 rows x and a quantised weight w. Of float16 or bfloat16 the codes
+// become 16-bit numbers in registers, for the tensor cores (SM 80 and newer); of float32, one kernel of plain
+// arithmetic takes every format, a block 16 columns of c by kGemvQuantizedFloatRows rows. Sums are float32.
 #pragma once
 
 #include "base/dtype.hpp"
@@ -11,7 +12,7 @@ namespace gpk {
 class Kernel;
 
 struct GemvQuantizedParams {
-    const void* x;   // [m, k], rows x_row elements apart, 16-byte aligned
+    const void* x;   // [m, k], rows x_row elements apart, each at 16 bytes
     void* c;         // [m, n], rows c_row elements apart
     std::int64_t m;  // at most 16
     std::int64_t x_row;
@@ -20,14 +21,19 @@ struct GemvQuantizedParams {
     QuantLayout w;
 };
 
-// X(T, type, format's name, Format, units of 32 that share a scale (int4), rows / 8)
+// X(T, type, format's name, Format, weights along k that share a scale, rows / 8), in the order of
+// kQuantizedKernels.
 #define GPK_GEMV_QUANTIZED_KERNELS(X, T, type, tiles) \
-    X(T, type, int8, Int8, 4, tiles)                  \
-    X(T, type, int4_128, Int4, 4, tiles)              \
-    X(T, type, int4_64, Int4, 2, tiles)               \
-    X(T, type, int4_32, Int4, 1, tiles)               \
-    X(T, type, fp8, Fp8, 4, tiles)                    \
-    X(T, type, nvfp4, Nvfp4, 4, tiles)
+    X(T, type, int8, Int8, 0, tiles)                  \
+    X(T, type, int8_64, Int8, 64, tiles)              \
+    X(T, type, int8_32, Int8, 32, tiles)              \
+    X(T, type, int8_16, Int8, 16, tiles)              \
+    X(T, type, int4_128, Int4, 128, tiles)            \
+    X(T, type, int4_64, Int4, 64, tiles)              \
+    X(T, type, int4_32, Int4, 32, tiles)              \
+    X(T, type, fp8, Fp8, 0, tiles)                    \
+    X(T, type, fp8_64, Fp8, 64, tiles)                \
+    X(T, type, nvfp4, Nvfp4, 0, tiles)
 #define GPK_GEMV_QUANTIZED_BFLOAT16(X)                        \
     GPK_GEMV_QUANTIZED_KERNELS(X, gpk::bfloat16, bfloat16, 1) \
     GPK_GEMV_QUANTIZED_KERNELS(X, gpk::bfloat16, bfloat16, 2)
@@ -35,21 +41,33 @@ struct GemvQuantizedParams {
     GPK_GEMV_QUANTIZED_KERNELS(X, gpk::float16, float16, 1) \
     GPK_GEMV_QUANTIZED_KERNELS(X, gpk::float16, float16, 2)
 
-// For activations of `type` (float16 or bfloat16), the quantised weight and up to 16 rows.
+inline constexpr int kGemvQuantizedFloatRows = 4;
+
+// For activations of `type` (float32, float16 or bfloat16), the quantised weight and up to 16 rows.
 const Kernel& gemv_quantized(DType type, const QuantLayout& w, std::int64_t m);
 
-inline constexpr int kGemvQuantizedGroups = 1;  // of 16 columns of c, that a block makes
+struct QuantizedKernel {
+    QuantFormat format;
+    int group;
+};
+inline constexpr QuantizedKernel kQuantizedKernels[] = {
+    {QuantFormat::int8, 0},   {QuantFormat::int8, 64}, {QuantFormat::int8, 32}, {QuantFormat::int8, 16},
+    {QuantFormat::int4, 128}, {QuantFormat::int4, 64}, {QuantFormat::int4, 32}, {QuantFormat::fp8, 0},
+    {QuantFormat::fp8, 64},   {QuantFormat::nvfp4, 0}};
+inline constexpr int kQuantizedKernelCount = 10;
 
-// Where a kernel stands in the lists above: formats in their order, of 8 rows, then of 16.
-GPK_HD constexpr int quantized_index(const QuantLayout& w, std::int64_t m) {
-    constexpr int kFormats = 6;
-    const int format = w.format == QuantFormat::int8    ? 0
-                       : w.format == QuantFormat::fp8   ? 4
-                       : w.format == QuantFormat::nvfp4 ? 5
-                       : w.group == 128                 ? 1
-                       : w.group == 64                  ? 2
-                                                        : 3;
-    return format + (m > 8 ? kFormats : 0);
+// Where a kernel stands in the list above: all for 8 rows, then for 16. A group that it lacks is an error of
+// whoever made the weight: see quant_group_exists().
+constexpr int quantized_index(const QuantLayout& w, std::int64_t m) {
+    int i = 0;
+    while (kQuantizedKernels[i].format != w.format || kQuantizedKernels[i].group != w.group) ++i;
+    return i + (m > 8 ? kQuantizedKernelCount : 0);
+}
+constexpr bool quant_group_exists(QuantFormat format, std::int64_t group) {
+    for (const QuantizedKernel& each : kQuantizedKernels) {
+        if (each.format == format && each.group == group) return true;
+    }
+    return false;
 }
 
 }  // namespace gpk

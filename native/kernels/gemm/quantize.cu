@@ -46,15 +46,53 @@ __device__ __forceinline__ void codes_of(const QuantizeParams& p) {
     }
 }
 
+// Eight weights of a row: they lie together, and share a scale.
+template <QuantFormat kFormat>
+__device__ __forceinline__ void eight_of(const QuantLayout& w, std::int64_t row, std::int64_t column,
+                                         float (&values)[8]) {
+    constexpr int kBits = quant_bits(kFormat), kStep = quant_step(kFormat);
+    const int within = static_cast<int>(column % kStep);
+    const auto* chunk = static_cast<const unsigned char*>(w.data) +
+                        quant_chunk(row, column / kStep, within % 32 / 8, quant_steps(kFormat, w.k)) +
+                        within / 32 * kBits;
+    std::uint32_t words[2] = {};
+    memcpy(words, chunk, kBits);  // 8 codes
+    const float scale = quant_scale(w, row, column), offset = quant_offset(w, row, column);
+    const bool has_offset = w.offsets != nullptr;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        constexpr std::uint32_t kMask = (1u << kBits) - 1;
+        const int bit = quant_bit(kBits, 0, i);
+        const float scaled =
+            quant_number(kFormat, words[bit / 32] >> (bit % 32) & kMask, has_offset ? 0 : 8) * scale;
+        values[i] = has_offset ? scaled + offset : scaled;
+    }
+}
+
 template <class T>
 __device__ __forceinline__ void weights_of(const DequantizeParams& p) {
     wait_for_predecessor();
     const std::int64_t eights = (p.w.k + 7) / 8;
     for (std::int64_t i = global_thread(); i < p.rows * eights; i += grid_threads()) {
-        const std::int64_t row = i / eights, first = i % eights * 8;
-        T* out = static_cast<T*>(p.out) + row * p.w.k;
-        for (std::int64_t column = first; column < first + 8 && column < p.w.k; ++column) {
-            out[column] = convert<T>(dequantized(p.w, p.first_row + row, column));
+        const std::int64_t to = i / eights, first = i % eights * 8;
+        const std::int64_t row = p.ids != nullptr ? p.ids[to] : p.first_row + to;
+        Vector<T, 8> out;
+        float values[8] = {};
+        if (row >= 0 && row < p.w.n) {
+            switch (p.w.format) {
+                case QuantFormat::int8: eight_of<QuantFormat::int8>(p.w, row, first, values); break;
+                case QuantFormat::int4: eight_of<QuantFormat::int4>(p.w, row, first, values); break;
+                case QuantFormat::fp8: eight_of<QuantFormat::fp8>(p.w, row, first, values); break;
+                case QuantFormat::nvfp4: eight_of<QuantFormat::nvfp4>(p.w, row, first, values); break;
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 8; ++e) out.values[e] = convert<T>(values[e]);
+        T* at = static_cast<T*>(p.out) + to * p.w.k + first;
+        if (p.w.k % 8 == 0) {
+            *reinterpret_cast<Vector<T, 8>*>(at) = out;
+        } else {
+            for (int e = 0; e < 8 && first + e < p.w.k; ++e) at[e] = out.values[e];
         }
     }
 }

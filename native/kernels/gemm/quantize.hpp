@@ -11,30 +11,30 @@ namespace gpk::kernels {
 struct QuantizeParams {
     const void* weight;    // [n, k]
     const float* largest;  // [1]: the largest magnitude of the tensor, for one scale for all (fp8); or null
-    QuantLayout w;         // written: scales and zeros by quantize_scales, data by quantize_codes
+    QuantLayout w;         // written: scales and offsets by quantize_scales, data by quantize_codes
 };
 
 struct DequantizeParams {
     QuantLayout w;
-    void* out;  // [rows, k]
+    void* out;                // [rows, k]
+    const std::int32_t* ids;  // [rows]: which ones; zeros for one that is not there. Or null:
     std::int64_t first_row, rows;
 };
 
 const Kernel& quantize_scales(DType dtype);  // a warp for each row and group of it; padding rows too
 const Kernel& quantize_codes(DType dtype);   // a thread for each 16 bytes of data
-const Kernel& dequantize(DType dtype);       // a thread for each 16 bytes of data of these rows
+const Kernel& dequantize(DType dtype);       // a thread for each 8 weights of these rows
 
 inline constexpr int kQuantizeThreads = 256;
 
 // Weights along k that share a scale.
 GPK_HD constexpr std::int64_t quant_scale_length(const QuantLayout& w) {
-    return w.format == QuantFormat::int4 ? w.group : w.format == QuantFormat::nvfp4 ? kNvfp4Block : w.k;
+    return w.format == QuantFormat::nvfp4 ? kNvfp4Block : w.group != 0 ? w.group : w.k;
 }
 // Scales of a row. nvfp4 has whole steps of them.
 GPK_HD constexpr std::int64_t quant_scales(const QuantLayout& w) {
-    return w.format == QuantFormat::int4    ? quant_groups(w.k, w.group)
-           : w.format == QuantFormat::nvfp4 ? quant_steps(w.format, w.k) * 8
-                                            : 1;
+    return w.format == QuantFormat::nvfp4 ? quant_steps(w.format, w.k) * 8
+                                          : quant_groups(w.format, w.k, w.group);
 }
 
 // Stores scale number `index` of a row from the lowest and the highest of its weights.
@@ -48,14 +48,16 @@ GPK_HD void store_scale(const QuantizeParams& p, std::int64_t row, std::int64_t 
         case QuantFormat::int8: static_cast<float*>(const_cast<void*>(w.scales))[row] = largest / 127; return;
         case QuantFormat::fp8: static_cast<float*>(const_cast<void*>(w.scales))[row] = largest / 448; return;
         case QuantFormat::int4: {
-            const std::int64_t at = int4_scale(row, index, quant_groups(w.k, w.group));
+            const std::int64_t at = quant_group_place(row, index, quant_groups(w.format, w.k, w.group));
             low = low < 0 ? low : 0, high = high > 0 ? high : 0;
-            const bfloat16 scale(w.zeros != nullptr && largest == largest ? (high - low) / 15 : largest / 7);
-            static_cast<bfloat16*>(const_cast<void*>(w.scales))[at] = scale;
-            if (w.zeros != nullptr) {
-                const float step = static_cast<float>(scale), zero = step > 0 ? rintf(-low / step) : 0;
-                const_cast<std::uint8_t*>(w.zeros)[at] =
-                    static_cast<std::uint8_t>(zero > 0 ? zero < 15 ? zero : 15 : 0);
+            // Rounded, so that a zero point times it is exact.
+            const bfloat16 rounded(w.offsets != nullptr && largest == largest ? (high - low) / 15
+                                                                              : largest / 7);
+            const auto scale = static_cast<float>(rounded);
+            static_cast<float*>(const_cast<void*>(w.scales))[at] = scale;
+            if (w.offsets != nullptr) {
+                const float zero = scale > 0 ? rintf(-low / scale) : 0;
+                const_cast<float*>(w.offsets)[at] = -scale * (zero > 0 ? zero < 15 ? zero : 15 : 0);
             }
             return;
         }
@@ -77,8 +79,9 @@ GPK_HD void store_codes(const QuantizeParams& p, std::int64_t row, std::int64_t 
         for (int i = 0; i < 8; ++i) {
             const std::int64_t column = step * quant_step(w.format) + 32 * u + 8 * t + i;
             if (row >= w.n || column >= w.k) continue;
-            const std::uint32_t code =
-                quant_code(w.format, value(column), quant_scale(w, row, column), quant_zero(w, row, column));
+            const float scale = quant_scale(w, row, column), offset = quant_offset(w, row, column);
+            const int zero = w.offsets == nullptr ? 8 : scale > 0 ? static_cast<int>(-offset / scale) : 0;
+            const std::uint32_t code = quant_code(w.format, value(column), scale, zero);
             const int bit = quant_bit(bits, u, i);
             words[bit / 32] |= code << (bit % 32);
         }

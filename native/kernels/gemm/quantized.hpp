@@ -25,17 +25,21 @@ inline constexpr int kQuantRows = 16;  // of a tile
 inline constexpr int kQuantTileBytes = 1024;
 inline constexpr int kNvfp4Block = 16;  // weights along k that share a scale
 
-// A weight [n, k] in memory. Rows count up to n rounded up to 16.
+// A weight [n, k] in memory. Rows count up to n rounded up to 16. A weight is number(code) * scale + offset.
 struct QuantLayout {
     QuantFormat format;
     std::int64_t n, k;
-    std::int64_t group;  // int4: 32, 64 or 128 weights along k that share a scale
-    const void* data;    // [tiles of n][steps of k] tiles
-    // int8, fp8: float32 [rows]. int4: bfloat16 [tiles of n][groups][16 rows]. nvfp4: float8_e4m3
-    // [tiles of n][steps of k], and of each [16 rows][2][4]: of half h of unit u at h * 4 + u.
+    // Weights along k that share a scale: of int4 32, 64 or 128; of int8 16, 32 or 64; of fp8 64; of int8 and
+    // fp8 also 0, a whole row. (nvfp4: 0, it has its own.)
+    std::int64_t group;
+    const void* data;  // [tiles of n][steps of k] tiles
+    // Of rows: float32 [rows]. Of groups: float32 [tiles of n][groups][16 rows]. nvfp4: float8_e4m3 [tiles of
+    // n][steps of k], and of each [16 rows][2][4]: of half h of unit u at h * 4 + u.
     const void* scales;
-    const std::uint8_t* zeros;  // int4: as the scales; or null: 8
-    const float* global;        // nvfp4: [1], times every scale; else null
+    // Of groups of integers: as the scales; or null. Codes of int4 are 0 to 15 with offsets, -8 to 7 (code 8
+    // is 0) without.
+    const float* offsets;
+    const float* global;  // nvfp4: [1], times every scale; else null
 };
 
 GPK_HD constexpr int quant_bits(QuantFormat format) {
@@ -47,9 +51,9 @@ GPK_HD constexpr std::int64_t quant_tiles(std::int64_t n) { return (n + kQuantRo
 GPK_HD constexpr std::int64_t quant_steps(QuantFormat format, std::int64_t k) {
     return (k + quant_step(format) - 1) / quant_step(format);
 }
-// int4: groups of a row, in whole steps.
-GPK_HD constexpr std::int64_t quant_groups(std::int64_t k, std::int64_t group) {
-    return quant_steps(QuantFormat::int4, k) * (quant_step(QuantFormat::int4) / group);
+// Groups of a row, in whole steps; 1 where the row is one.
+GPK_HD constexpr std::int64_t quant_groups(QuantFormat format, std::int64_t k, std::int64_t group) {
+    return group == 0 ? 1 : quant_steps(format, k) * (quant_step(format) / group);
 }
 
 // Byte of `data` where the 16 bytes of a row, a step of k and a lane's t begin.
@@ -61,8 +65,8 @@ GPK_HD constexpr int quant_bit(int bits, int u, int i) {
     return bits == 4 ? 32 * u + 16 * (i % 2) + 4 * (i / 2)
                      : 64 * u + 32 * (i / 4) + 16 * (i % 2) + 8 * (i / 2 % 2);
 }
-// The scale and the zero point of a row's group (int4).
-GPK_HD constexpr std::int64_t int4_scale(std::int64_t row, std::int64_t group, std::int64_t groups) {
+// The scale and the offset of a row's group.
+GPK_HD constexpr std::int64_t quant_group_place(std::int64_t row, std::int64_t group, std::int64_t groups) {
     return (row / kQuantRows * groups + group) * kQuantRows + row % kQuantRows;
 }
 // The scale of a row's block of 16 weights (nvfp4).
@@ -113,27 +117,23 @@ GPK_HD std::uint32_t quant_code(QuantFormat format, float value, float scale, in
     return encode_e2m1(ratio);
 }
 
-// What a weight's code is multiplied by, and its zero point, as they are stored.
+// What a weight's number is multiplied by, and what is added then.
 GPK_HD float quant_scale(const QuantLayout& w, std::int64_t row, std::int64_t column) {
-    switch (w.format) {
-        case QuantFormat::int8:
-        case QuantFormat::fp8: return static_cast<const float*>(w.scales)[row];
-        case QuantFormat::int4:
-            return static_cast<float>(static_cast<const bfloat16*>(
-                w.scales)[int4_scale(row, column / w.group, quant_groups(w.k, w.group))]);
-        case QuantFormat::nvfp4: break;
+    if (w.format == QuantFormat::nvfp4) {
+        const float8_e4m3 scale = static_cast<const float8_e4m3*>(
+            w.scales)[nvfp4_scale(row, column / kNvfp4Block, quant_steps(w.format, w.k))];
+        return static_cast<float>(scale) * *w.global;
     }
-    const float8_e4m3 scale = static_cast<const float8_e4m3*>(
-        w.scales)[nvfp4_scale(row, column / kNvfp4Block, quant_steps(w.format, w.k))];
-    return static_cast<float>(scale) * *w.global;
+    const auto* scales = static_cast<const float*>(w.scales);
+    if (w.group == 0) return scales[row];
+    return scales[quant_group_place(row, column / w.group, quant_groups(w.format, w.k, w.group))];
 }
-GPK_HD int quant_zero(const QuantLayout& w, std::int64_t row, std::int64_t column) {
-    if (w.format != QuantFormat::int4) return 0;
-    if (w.zeros == nullptr) return 8;
-    return w.zeros[int4_scale(row, column / w.group, quant_groups(w.k, w.group))];
+GPK_HD float quant_offset(const QuantLayout& w, std::int64_t row, std::int64_t column) {
+    if (w.offsets == nullptr) return 0;
+    return w.offsets[quant_group_place(row, column / w.group, quant_groups(w.format, w.k, w.group))];
 }
 
-// The number that a code is, before its scale.
+// The number that a code is. `zero`: of int4, the code of 0.
 GPK_HD float quant_number(QuantFormat format, std::uint32_t code, int zero) {
     switch (format) {
         case QuantFormat::int8: return static_cast<float>(static_cast<std::int8_t>(code));
@@ -157,7 +157,9 @@ GPK_HD float dequantized(const QuantLayout& w, std::int64_t row, std::int64_t co
     const std::uint32_t byte =
         static_cast<const std::uint8_t*>(w.data)[quant_chunk(row, step, within % 32 / 8, steps) + bit / 8];
     const std::uint32_t code = bits == 8 ? byte : byte >> (bit % 8) & 15;
-    return quant_number(w.format, code, quant_zero(w, row, column)) * quant_scale(w, row, column);
+    const float number = quant_number(w.format, code, w.offsets == nullptr ? 8 : 0);
+    const float scaled = number * quant_scale(w, row, column);
+    return w.offsets == nullptr ? scaled : scaled + quant_offset(w, row, column);
 }
 
 }  // namespace gpk

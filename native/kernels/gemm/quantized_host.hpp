@@ -1,0 +1,59 @@
+// Quantised weights on the host: products with rows of float32, and rows in float32, as vectors.
+#pragma once
+
+#include <vector>
+
+#include "kernels/gemm/quantized.hpp"
+
+namespace gpk::kernels {
+
+// One row of w in float32, k of them.
+void dequantize_row(const QuantLayout& w, std::int64_t row, float* out);
+
+inline constexpr int kQuantizedRowsAtOnce = 8;
+
+// Rows of x [m, k], m at most 16, to be multiplied with any row of w.
+class QuantizedRows {
+   public:
+    // value(i, l): of row i the element l.
+    template <class Value>
+    QuantizedRows(const QuantLayout& w, int m, Value value) : w_(w), m_(m) {
+        allocate();
+        for (int i = 0; i < m; ++i) {
+            for (std::int64_t step = 0; step < steps_; ++step) {
+                fill(i, step, [&](std::int64_t column) { return value(i, column); });
+            }
+        }
+    }
+    // y[r * m + i] = x[i] dot row first_row + r of the weight, of eight; first_row is a multiple of that.
+    void multiply(std::int64_t first_row, float* y) const;
+
+   private:
+    void allocate();
+    template <class Value>
+    void fill(int i, std::int64_t step, Value value) {
+        float* planes = planes_.data() + i * pitch_ + step * planes_of_step_ * kLanes;
+        float* sums = sums_.data() + (i * steps_ + step) * kLanes;
+        for (int p = 0; p < planes_of_step_; ++p) {
+            for (int lane = 0; lane < kLanes; ++lane) {
+                const std::int64_t column = step * planes_of_step_ * kLanes + column_of(lane, p);
+                const float x = column < w_.k ? value(column) : 0;
+                planes[p * kLanes + lane] = x;
+                sums[lane] += x;
+            }
+        }
+    }
+    int column_of(int lane, int plane) const { return columns_[plane * kLanes + lane]; }
+
+    // The 64 bytes that a row has of a step are 16 words; plane p holds code p of each of them.
+    static constexpr int kLanes = 16;
+    QuantLayout w_;
+    int m_;
+    int planes_of_step_ = 0;
+    const std::int16_t* columns_ = nullptr;  // of a step, [plane][lane]
+    std::int64_t steps_ = 0, pitch_ = 0;
+    std::vector<float> planes_;  // [m][steps][planes][lanes]
+    std::vector<float> sums_;    // [m][steps][lanes], over the planes
+};
+
+}  // namespace gpk::kernels
