@@ -1,50 +1,13 @@
 #include "io/ggml_blocks.hpp"
 
-#include <cstring>
-
-#include "base/float_types.hpp"
 #include "kernels/host.hpp"
 
 namespace gpk::io {
 
-namespace {
-
-inline float half(std::uint16_t bits) {
-    float16 value;
-    value.bits = bits;
-    return static_cast<float>(value);
-}
-
-template <class Block>
-inline Block block_at(const std::byte* from, std::int64_t i) {
-    Block block;
-    std::memcpy(&block, from + i * static_cast<std::int64_t>(sizeof(Block)), sizeof(Block));
-    return block;
-}
-
-inline std::uint32_t word(const std::uint8_t (&bytes)[4]) {
-    std::uint32_t value;
-    std::memcpy(&value, bytes, sizeof(value));
-    return value;
-}
-
-struct Group {
-    int scale, min;
-};
-
-// Groups 0..3 have their 6 bits in bytes k (scale) and k + 4 (min); groups 4..7 have the lower four in
-// the halves of byte k + 4 and the upper two on top of bytes k - 4 and k.
-inline Group group_of(const std::uint8_t (&scales)[12], int k) {
-    if (k < 4) return {scales[k] & 63, scales[k + 4] & 63};
-    return {(scales[k + 4] & 15) | (scales[k - 4] >> 6 << 4), (scales[k + 4] >> 4) | (scales[k] >> 6 << 4)};
-}
-
-}  // namespace
-
 GPK_SIMD void decode_q4_0(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i, to += 32) {
         const auto block = block_at<BlockQ4_0>(from, i);
-        const float d = half(block.d);
+        const float d = half_of(block.d);
         for (int l = 0; l < 16; ++l) to[l] = d * static_cast<float>((block.qs[l] & 15) - 8);
         for (int l = 0; l < 16; ++l) to[l + 16] = d * static_cast<float>((block.qs[l] >> 4) - 8);
     }
@@ -53,7 +16,7 @@ GPK_SIMD void decode_q4_0(const std::byte* from, std::int64_t blocks, float* to)
 GPK_SIMD void decode_q4_1(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i, to += 32) {
         const auto block = block_at<BlockQ4_1>(from, i);
-        const float d = half(block.d), m = half(block.m);
+        const float d = half_of(block.d), m = half_of(block.m);
         for (int l = 0; l < 16; ++l) to[l] = d * static_cast<float>(block.qs[l] & 15) + m;
         for (int l = 0; l < 16; ++l) to[l + 16] = d * static_cast<float>(block.qs[l] >> 4) + m;
     }
@@ -62,8 +25,8 @@ GPK_SIMD void decode_q4_1(const std::byte* from, std::int64_t blocks, float* to)
 GPK_SIMD void decode_q5_0(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i, to += 32) {
         const auto block = block_at<BlockQ5_0>(from, i);
-        const float d = half(block.d);
-        const std::uint32_t high = word(block.qh);
+        const float d = half_of(block.d);
+        const std::uint32_t high = word_of(block.qh);
         for (int l = 0; l < 16; ++l) {
             const int low = static_cast<int>((block.qs[l] & 15u) | ((high >> l) & 1) << 4);
             const int up = static_cast<int>((block.qs[l] >> 4) | ((high >> (l + 16)) & 1) << 4);
@@ -76,8 +39,8 @@ GPK_SIMD void decode_q5_0(const std::byte* from, std::int64_t blocks, float* to)
 GPK_SIMD void decode_q5_1(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i, to += 32) {
         const auto block = block_at<BlockQ5_1>(from, i);
-        const float d = half(block.d), m = half(block.m);
-        const std::uint32_t high = word(block.qh);
+        const float d = half_of(block.d), m = half_of(block.m);
+        const std::uint32_t high = word_of(block.qh);
         for (int l = 0; l < 16; ++l) {
             const int low = static_cast<int>((block.qs[l] & 15u) | ((high >> l) & 1) << 4);
             const int up = static_cast<int>((block.qs[l] >> 4) | ((high >> (l + 16)) & 1) << 4);
@@ -90,7 +53,7 @@ GPK_SIMD void decode_q5_1(const std::byte* from, std::int64_t blocks, float* to)
 GPK_SIMD void decode_q8_0(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i, to += 32) {
         const auto block = block_at<BlockQ8_0>(from, i);
-        const float d = half(block.d);
+        const float d = half_of(block.d);
         for (int l = 0; l < 32; ++l) to[l] = d * static_cast<float>(block.qs[l]);
     }
 }
@@ -98,7 +61,7 @@ GPK_SIMD void decode_q8_0(const std::byte* from, std::int64_t blocks, float* to)
 GPK_SIMD void decode_q2_k(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i) {
         const auto block = block_at<BlockQ2_K>(from, i);
-        const float d = half(block.d), dmin = half(block.dmin);
+        const float d = half_of(block.d), dmin = half_of(block.dmin);
         for (int group = 0; group < 16; ++group, to += 16) {
             const float scale = d * static_cast<float>(block.scales[group] & 15);
             const float min = dmin * static_cast<float>(block.scales[group] >> 4);
@@ -112,7 +75,7 @@ GPK_SIMD void decode_q2_k(const std::byte* from, std::int64_t blocks, float* to)
 GPK_SIMD void decode_q3_k(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i) {
         const auto block = block_at<BlockQ3_K>(from, i);
-        const float d = half(block.d);
+        const float d = half_of(block.d);
         for (int group = 0; group < 16; ++group, to += 16) {
             const int low = block.scales[group % 8] >> (group / 8 * 4) & 15;
             const int up = block.scales[8 + group % 4] >> (group / 4 * 2) & 3;
@@ -132,9 +95,9 @@ GPK_SIMD void decode_q3_k(const std::byte* from, std::int64_t blocks, float* to)
 GPK_SIMD void decode_q4_k(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i) {
         const auto block = block_at<BlockQ4_K>(from, i);
-        const float d = half(block.d), dmin = half(block.dmin);
+        const float d = half_of(block.d), dmin = half_of(block.dmin);
         for (int k = 0; k < 8; ++k, to += 32) {
-            const Group group = group_of(block.scales, k);
+            const GroupOfK group = group_of(block.scales, k);
             const float scale = d * static_cast<float>(group.scale);
             const float min = dmin * static_cast<float>(group.min);
             const std::uint8_t* const qs = block.qs + k / 2 * 32;
@@ -147,9 +110,9 @@ GPK_SIMD void decode_q4_k(const std::byte* from, std::int64_t blocks, float* to)
 GPK_SIMD void decode_q5_k(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i) {
         const auto block = block_at<BlockQ5_K>(from, i);
-        const float d = half(block.d), dmin = half(block.dmin);
+        const float d = half_of(block.d), dmin = half_of(block.dmin);
         for (int k = 0; k < 8; ++k, to += 32) {
-            const Group group = group_of(block.scales, k);
+            const GroupOfK group = group_of(block.scales, k);
             const float scale = d * static_cast<float>(group.scale);
             const float min = dmin * static_cast<float>(group.min);
             const std::uint8_t* const qs = block.qs + k / 2 * 32;
@@ -165,7 +128,7 @@ GPK_SIMD void decode_q5_k(const std::byte* from, std::int64_t blocks, float* to)
 GPK_SIMD void decode_q6_k(const std::byte* from, std::int64_t blocks, float* to) {
     for (std::int64_t i = 0; i < blocks; ++i) {
         const auto block = block_at<BlockQ6_K>(from, i);
-        const float d = half(block.d);
+        const float d = half_of(block.d);
         for (int group = 0; group < 16; ++group, to += 16) {
             const float scale = d * static_cast<float>(block.scales[group]);
             const int quarter = group % 8 / 2;  // of the 128 elements that share bytes

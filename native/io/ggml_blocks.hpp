@@ -6,6 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+
+#include "base/float_types.hpp"
 
 namespace gpk::io {
 
@@ -64,6 +67,36 @@ static_assert(sizeof(BlockQ4_0) == 18 && sizeof(BlockQ4_1) == 20 && sizeof(Block
 static_assert(sizeof(BlockQ5_1) == 24 && sizeof(BlockQ8_0) == 34 && sizeof(BlockQ2_K) == 84);
 static_assert(sizeof(BlockQ3_K) == 110 && sizeof(BlockQ4_K) == 144 && sizeof(BlockQ5_K) == 176);
 static_assert(sizeof(BlockQ6_K) == 210);
+
+inline float half_of(std::uint16_t bits) {
+    float16 value;
+    value.bits = bits;
+    return static_cast<float>(value);
+}
+
+template <class Block>
+inline Block block_at(const std::byte* from, std::int64_t i) {
+    Block block;
+    std::memcpy(&block, from + i * static_cast<std::int64_t>(sizeof(Block)), sizeof(Block));
+    return block;
+}
+
+inline std::uint32_t word_of(const std::uint8_t (&bytes)[4]) {
+    std::uint32_t value;
+    std::memcpy(&value, bytes, sizeof(value));
+    return value;
+}
+
+struct GroupOfK {
+    int scale, min;
+};
+
+// Of Q4_K and Q5_K. Groups 0..3 have their 6 bits in bytes k (scale) and k + 4 (min); groups 4..7 have the
+// lower four in the halves of byte k + 4 and the upper two on top of bytes k - 4 and k.
+inline GroupOfK group_of(const std::uint8_t (&scales)[12], int k) {
+    if (k < 4) return {scales[k] & 63, scales[k + 4] & 63};
+    return {(scales[k + 4] & 15) | (scales[k - 4] >> 6 << 4), (scales[k + 4] >> 4) | (scales[k] >> 6 << 4)};
+}
 
 // `blocks` blocks at `from`, of any alignment, to float32. The values are those of ggml to the bit:
 // scale times q is exact in float32, so that only the addition rounds, fused or not.

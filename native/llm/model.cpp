@@ -44,12 +44,18 @@ const ActivationOps& activation_ops(const ModelConfig& config) {
 void apply(const Linear& linear, const Array& x, const Array& out,
            const ActivationOps* activation = nullptr) {
     const Array* bias = linear.bias.defined() ? &linear.bias : nullptr;
-    if (!linear.codes) {
+    if (linear.codes.empty()) {
         const GemmActivation following = activation != nullptr ? activation->following : GemmActivation::none;
         ops::linear(x, linear.weight, {.bias = bias, .activation = following}, &out, out.dtype());
         return;
     }
-    ops::linear(x, *linear.codes, bias, out.dtype(), &out);
+    std::int64_t first = 0;
+    for (const ops::QuantizedWeight& codes : linear.codes) {
+        const Array part = out.slice(1, first, 1, codes.n);
+        ops::linear(x, codes, nullptr, out.dtype(), &part);
+        first += codes.n;
+    }
+    if (bias != nullptr) ops::binary(BinaryOp::add, out, ops::astype(*bias, out.dtype()), &out);
     if (activation != nullptr) ops::unary(activation->alone, out, &out);
 }
 
@@ -208,7 +214,11 @@ void Model::norm(const Norm& norm, const Array& x, const Array* residual, const 
 // From the ids to `hidden`. `delta` is free until the first layer's attention.
 void Model::embed(const Buffers& b, std::optional<Place> prompt) {
     const Architecture& a = *config().architecture;
-    ops::embedding(weights_->embedding, b.ids, &b.hidden);
+    if (weights_->embedding_codes) {
+        ops::embedding(*weights_->embedding_codes, b.ids, b.hidden.dtype(), &b.hidden);
+    } else {
+        ops::embedding(weights_->embedding, b.ids, &b.hidden);
+    }
     if (a.scaled_embedding) {
         const double scale = std::sqrt(static_cast<double>(config().hidden_size));
         ops::binary(BinaryOp::multiply, b.hidden, rounded(scale, weights_->dtype), &b.hidden);
@@ -272,7 +282,7 @@ void Model::attend(const Buffers& b, std::size_t index, std::optional<Place> pro
 void Model::mlp(const Buffers& b, const ModelLayer& layer) {
     if (layer.experts.router.defined()) return mix_experts(b, layer.experts);
     const ActivationOps& op = activation_ops(config());
-    const bool plain = !layer.gate_up.codes && !layer.gate_up.bias.defined();
+    const bool plain = layer.gate_up.codes.empty() && !layer.gate_up.bias.defined();
     if (config().architecture->gated && plain) {
         ops::gated_linear(b.normed, layer.gate_up.weight, op.gated, &b.activated);
     } else if (config().architecture->gated) {

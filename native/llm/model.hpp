@@ -44,7 +44,7 @@ class Model {
     const ModelConfig& config() const noexcept { return weights_->config; }
     const ModelWeights& weights() const noexcept { return *weights_; }
     const std::shared_ptr<const ModelWeights>& shared_weights() const noexcept { return weights_; }
-    Device& device() const noexcept { return weights_->embedding.device(); }
+    Device& device() const noexcept { return weights_->final_norm.weight.device(); }
     std::int64_t slots() const noexcept { return static_cast<std::int64_t>(lengths_.size()); }
     // Tokens in a slot's cache; a slot without any is not part of decode().
     std::int64_t length(std::int64_t slot = 0) const { return lengths_.at(static_cast<std::size_t>(slot)); }

@@ -2,6 +2,7 @@
 
 #include "base/error.hpp"
 #include "io/dequantize.hpp"
+#include "io/ggml_codes.hpp"
 #include "io/load.hpp"
 #include "ops/elementwise.hpp"
 
@@ -14,6 +15,11 @@ void FileSource::check_convertible(const std::string& name, DType dtype) const {
 void FileSource::load_into(const Array& to, const std::string& name,
                            std::span<const std::int64_t> rows) const {
     io::load_into(to, file_.tensor(name), rows, &pending_);
+}
+
+std::optional<ops::CodedMatrix> FileSource::coded(const std::string& name, std::span<const std::int64_t> rows,
+                                                  DType dtype) const {
+    return io::coded_matrix(file_.tensor(name), dtype, rows);
 }
 
 std::vector<std::string> ArraySource::names() const {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "array/array.hpp"
 #include "io/load.hpp"
+#include "ops/quantize.hpp"
 
 namespace gpk::llm {
 
@@ -25,6 +27,12 @@ class WeightSource {
     // Work on the array waits for what is still under way when this returns.
     virtual void load_into(const Array& to, const std::string& name,
                            std::span<const std::int64_t> rows) const = 0;
+    // A matrix that is stored as codes: these, in the same order of rows; else nothing. What it reads must
+    // stay open meanwhile.
+    virtual std::optional<ops::CodedMatrix> coded(const std::string&, std::span<const std::int64_t>,
+                                                  DType) const {
+        return std::nullopt;
+    }
     virtual void wait() const {}  // until all is there; throws what failed
 
    protected:
@@ -44,6 +52,8 @@ class FileSource : public WeightSource {
     void check_convertible(const std::string& name, DType dtype) const override;
     void load_into(const Array& to, const std::string& name,
                    std::span<const std::int64_t> rows) const override;
+    std::optional<ops::CodedMatrix> coded(const std::string& name, std::span<const std::int64_t> rows,
+                                          DType dtype) const override;
 
     void wait() const override { pending_.wait(); }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/error.hpp"
 #include "ops/elementwise.hpp"
@@ -44,7 +45,12 @@ class Loader {
         weights->config = c;
         weights->dtype = dtype_;
         weights->norm_offset = gguf_ ? 0 : a.norm_offset;
-        weights->embedding = tensor(top(names_.embedding), {c.vocab_size, c.hidden_size});
+        const std::vector<Part> embedding = {{prefix_ + names_.embedding, c.vocab_size}};
+        if (std::vector<ops::QuantizedWeight> codes = coded(embedding, c.hidden_size); !codes.empty()) {
+            weights->embedding_codes = std::move(codes[0]);
+        } else {
+            weights->embedding = tensor(top(names_.embedding), {c.vocab_size, c.hidden_size});
+        }
         if (a.learned_positions)
             weights->positions = tensor(top(names_.positions), {c.max_positions, c.hidden_size});
         for (std::int64_t i = 0; i < c.num_layers; ++i) weights->layers.push_back(layer(i));
@@ -52,9 +58,13 @@ class Loader {
         const std::string lm_head = std::string(names_.lm_head) + ".weight";
         if (c.tie_word_embeddings) {
             weights->lm_head.weight = weights->embedding;
+            if (weights->embedding_codes) weights->lm_head.codes = {*weights->embedding_codes};
             used_.insert(lm_head);
         } else {
-            set_matrix(weights->lm_head, tensor(lm_head, {c.vocab_size, c.hidden_size}), head_format());
+            weights->lm_head.codes = coded({{names_.lm_head, c.vocab_size}}, c.hidden_size);
+            if (weights->lm_head.codes.empty()) {
+                set_matrix(weights->lm_head, tensor(lm_head, {c.vocab_size, c.hidden_size}), head_format());
+            }
         }
         if (gguf_ && source_.contains(kRopeDivisors)) weights->rope_divisors = divisors();
         weights->parameters = parameters_;
@@ -146,17 +156,39 @@ class Loader {
 
     Linear linear(const std::vector<Part>& parts, std::int64_t columns, bool bias) {
         Linear linear;
-        set_matrix(linear, fused(parts, ".weight", columns), quantize_);
+        linear.codes = coded(parts, columns);
+        if (linear.codes.empty()) set_matrix(linear, fused(parts, ".weight", columns), quantize_);
         if (bias) linear.bias = fused(parts, ".bias", 0);
         return linear;
     }
 
     static void set_matrix(Linear& linear, const Array& matrix, std::optional<QuantFormat> format) {
         if (format) {
-            linear.codes = ops::quantize(matrix, *format);
+            linear.codes = {ops::quantize(matrix, *format)};
         } else {
             linear.weight = matrix;
         }
+    }
+
+    // The parts' rows one after another as they are stored, where all are codes; neighbours in one format are
+    // one matrix. Nothing where one is not, or where the model is to be quantised otherwise.
+    std::vector<ops::QuantizedWeight> coded(const std::vector<Part>& parts, std::int64_t columns) {
+        if (quantize_ || names_.transposed) return {};
+        std::vector<ops::CodedMatrix> joined;
+        for (const Part& part : parts) {
+            const std::string name = part.name + ".weight";
+            find(name, {part.rows, columns});
+            std::optional<ops::CodedMatrix> matrix = source_.coded(name, original_rows(part), dtype_);
+            if (!matrix) return {};
+            if (!joined.empty() && ops::same_form(joined.back(), *matrix)) {
+                joined.back() = ops::join_rows(joined.back(), *matrix);
+            } else {
+                joined.push_back(std::move(*matrix));
+            }
+        }
+        std::vector<ops::QuantizedWeight> codes;
+        for (const ops::CodedMatrix& matrix : joined) codes.push_back(ops::pack_codes(device_, matrix));
+        return codes;
     }
 
     std::optional<QuantFormat> head_format() const {

@@ -13,11 +13,11 @@
 
 namespace gpk::llm {
 
-// A matrix [out, in], or, where it was quantised, its codes; with its bias [out], which is not defined where
-// the model has none.
+// A matrix [out, in]; or, where it is quantised, the codes of it, in parts of the rows where these are in
+// several formats. With its bias [out], which is not defined where the model has none.
 struct Linear {
     Array weight;
-    std::optional<ops::QuantizedWeight> codes;
+    std::vector<ops::QuantizedWeight> codes;
     Array bias;
 };
 
@@ -51,7 +51,8 @@ struct ModelLayer {
 struct ModelWeights {
     ModelConfig config;
     DType dtype = DType::float32;
-    Array embedding;  // [vocab, hidden]
+    Array embedding;  // [vocab, hidden]; or
+    std::optional<ops::QuantizedWeight> embedding_codes;
     Array positions;  // [max_positions, hidden], where they are learned
     std::vector<ModelLayer> layers;
     Norm final_norm;
@@ -65,7 +66,7 @@ struct ModelWeights {
     // tensor, for one that is missing, misshapen or unexpected. `dtype`: float32, float16 or bfloat16.
     // `quantize`: the format of the layers' matrices, and of the head where it is not the embedding; a head
     // takes int8 where they take 4 bits, for it decides between neighbours. Norms, biases and the embedding
-    // stay as they are.
+    // stay as they are. Without `quantize`, matrices that the source holds as codes stay those codes.
     static std::shared_ptr<const ModelWeights> load(Device& device, const ModelConfig& config,
                                                     const WeightSource& source, DType dtype,
                                                     std::optional<QuantFormat> quantize = std::nullopt);
