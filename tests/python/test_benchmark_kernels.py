@@ -491,6 +491,19 @@ def test_a_trial_run_of_everything(capsys):
     assert groups >= {*kernels.GROUPS, "shapes"}
 
 
+def test_decoding_on_the_host_runs(tmp_path, monkeypatch):
+    small = {"vocab_size": 300, "num_hidden_layers": 2}
+    monkeypatch.setitem(
+        random_models.CONFIGS, "SmolLM2-135M", {**random_models.CONFIGS["SmolLM2-135M"], **small}
+    )
+    path, before = tmp_path / "record.json", gp.device()
+    assert command.main(["--quick", "--decode", "SmolLM2-135M", "--save", str(path)]) == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["name"] == "decode SmolLM2-135M shape int4, batch 1, host"
+    assert row["value"] > 0
+    assert gp.device() is before
+
+
 def test_decoding_and_loading_run(tmp_path, monkeypatch):
     small = {
         **random_models.CONFIGS["Qwen2.5-7B"],

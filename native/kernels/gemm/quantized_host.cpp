@@ -1,5 +1,6 @@
 #include "kernels/gemm/quantized_host.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "kernels/host.hpp"
@@ -209,20 +210,29 @@ constexpr decltype(&product_int8) kProducts[kQuantFormats] = {product_int8, prod
 constexpr decltype(&weights_int8) kWeights[kQuantFormats] = {weights_int8, weights_int4, weights_fp8,
                                                              weights_nvfp4};
 
-// The column of a step that a lane's code has in a plane, by quantized.hpp's order of bits.
-using Columns = std::array<std::int16_t, 128>;
+// The column of a step that a lane's code has in a plane, by quantized.hpp's order of bits; and back.
+struct Columns {
+    std::array<std::int16_t, 128> of_place{};
+    std::array<std::int32_t, 128> place{};
+};
 Columns columns_of(int bits) {
-    Columns columns{};
+    Columns columns;
     for (int column = 0; column < 512 / bits; ++column) {
         const int t = column % 32 / 8, bit = quant_bit(bits, column / 32, column % 8);
         const int lane = t * 4 + bit / 32, plane = bit % 32 / bits;
-        columns[static_cast<std::size_t>(plane * kLanes + lane)] = static_cast<std::int16_t>(column);
+        columns.of_place[static_cast<std::size_t>(plane * kLanes + lane)] = static_cast<std::int16_t>(column);
+        columns.place[static_cast<std::size_t>(column)] = plane * kLanes + lane;
     }
     return columns;
 }
 const Columns& columns_of(QuantFormat format) {
     static const Columns four = columns_of(4), eight = columns_of(8);
     return quant_bits(format) == 4 ? four : eight;
+}
+
+GPK_SIMD void take_scaled(const float* from, const std::int32_t* places, float factor, std::int64_t count,
+                          float* to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = from[places[i]] * factor;
 }
 
 float zero_of(const QuantLayout& w) {
@@ -244,17 +254,15 @@ void dequantize_row(const QuantLayout& w, std::int64_t row, float* out) {
     for (std::int64_t first = 0; first < w.k; first += step_length, out += step_length) {
         kWeights[static_cast<int>(w.format)](row_data(w, row), first / step_length, scales, zero_of(w),
                                              values);
-        for (int i = 0; i < step_length; ++i) {
-            const std::int16_t column = columns[static_cast<std::size_t>(i)];
-            if (first + column < w.k) out[column] = values[i] * factor;
-        }
+        take_scaled(values, columns.place.data(), factor, std::min<std::int64_t>(step_length, w.k - first),
+                    out);
     }
 }
 
 void QuantizedRows::allocate() {
     steps_ = quant_steps(w_.format, w_.k);
     planes_of_step_ = kPlanes[static_cast<int>(w_.format)];
-    columns_ = columns_of(w_.format).data();
+    columns_ = columns_of(w_.format).of_place.data();
     pitch_ = steps_ * planes_of_step_ * kLanes;
     planes_.resize(static_cast<std::size_t>(m_ * pitch_));
     sums_.resize(static_cast<std::size_t>(m_ * steps_ * kLanes));

@@ -21,6 +21,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "max_position_embeddings": 4096,
     },
+    "SmolLM2-135M": {
+        "model_type": "llama",
+        "vocab_size": 49152,
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "max_position_embeddings": 4096,
+    },
     "Qwen2.5-7B": {
         "model_type": "qwen2",
         "vocab_size": 152064,
