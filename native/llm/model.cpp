@@ -301,9 +301,12 @@ void Model::mix_experts(const Buffers& b, const Experts& experts) {
     const ops::Routes routes = ops::route(scores, e.of_token, e.normalized);
     const ops::ExpertOrder order = ops::sort_by_expert(routes.experts, e.count);
     const Array rows = ops::embedding(b.normed, order.tokens);
-    const Array activated =
-        ops::grouped_linear(rows, experts.gate_up, order.offsets, activation_ops(config()).gated);
-    const Array y = ops::grouped_linear(activated, experts.down, order.offsets);
+    const GluOp gate = activation_ops(config()).gated;
+    const Array activated = experts.gate_up_codes
+                                ? ops::grouped_linear(rows, *experts.gate_up_codes, order.offsets, gate)
+                                : ops::grouped_linear(rows, experts.gate_up, order.offsets, gate);
+    const Array y = experts.down_codes ? ops::grouped_linear(activated, *experts.down_codes, order.offsets)
+                                       : ops::grouped_linear(activated, experts.down, order.offsets);
     ops::combine_experts(y, order.places, routes.weights, nullptr, &b.delta);
 }
 

@@ -124,21 +124,47 @@ class Loader {
         if (source_.contains(whole)) {
             experts.gate_up = tensor(whole, {e.count, 2 * e.size, hidden});
             experts.down = tensor(prefix + names_.experts_down, {e.count, hidden, e.size});
+            if (quantize_) quantize_whole(experts);
             return experts;
         }
-        const Array gate_up = Array::empty(device_, {e.count, 2 * e.size, hidden}, dtype_);
-        const Array down = Array::empty(device_, {e.count, hidden, e.size}, dtype_);
+        if (quantize_) {
+            experts.gate_up_codes.emplace(device_, *quantize_, e.count, 2 * e.size, hidden, dtype_);
+            experts.down_codes.emplace(device_, *quantize_, e.count, hidden, e.size, dtype_);
+        } else {
+            experts.gate_up = Array::empty(device_, {e.count, 2 * e.size, hidden}, dtype_);
+            experts.down = Array::empty(device_, {e.count, hidden, e.size}, dtype_);
+        }
         for (std::int64_t i = 0; i < e.count; ++i) {
             const std::string expert = str(prefix, names_.experts, i, ".");
             const auto at = [&](const char* name) { return str(expert, name, ".weight"); };
-            const Array both = gate_up.select(0, i);
+            const Array both = quantize_ ? Array::empty(device_, {2 * e.size, hidden}, dtype_)
+                                         : experts.gate_up.select(0, i);
+            const Array down =
+                quantize_ ? Array::empty(device_, {hidden, e.size}, dtype_) : experts.down.select(0, i);
             load(both.slice(0, 0, 1, e.size), at(names_.expert_gate));
             load(both.slice(0, e.size, 1, e.size), at(names_.expert_up));
-            load(down.select(0, i), at(names_.expert_down));
+            load(down, at(names_.expert_down));
+            if (!quantize_) continue;
+            experts.gate_up_codes->set(i, both);
+            experts.down_codes->set(i, down);
         }
-        experts.gate_up = gate_up.readonly();
-        experts.down = down.readonly();
+        if (!quantize_) {
+            experts.gate_up = experts.gate_up.readonly();
+            experts.down = experts.down.readonly();
+        }
         return experts;
+    }
+
+    void quantize_whole(Experts& experts) const {
+        const auto codes_of = [&](Array& all) {
+            const Dims& shape = all.shape();
+            ops::QuantizedExperts codes(device_, *quantize_, shape[0], shape[1], shape[2], dtype_);
+            for (std::int64_t i = 0; i < shape[0]; ++i) codes.set(i, all.select(0, i));
+            all = Array();
+            return codes;
+        };
+        experts.gate_up_codes = codes_of(experts.gate_up);
+        experts.down_codes = codes_of(experts.down);
     }
 
     Norm norm(const std::string& name, std::int64_t n) {
@@ -311,12 +337,6 @@ std::shared_ptr<const ModelWeights> ModelWeights::load(Device& device, const Mod
                                                        std::optional<QuantFormat> quantize) {
     ops::require_model_float("load", "dtype", dtype);
     config.validate(source.what());
-    if (quantize && config.experts.count > 0) {
-        throw error(ErrorKind::unsupported, {.call = source.what(),
-                                             .argument = "quantize",
-                                             .expected = "none for a mixture of experts",
-                                             .got = std::string(ops::name(*quantize))});
-    }
     return Loader(device, config, source, dtype, quantize).load();
 }
 

@@ -32,6 +32,7 @@ struct Experts {
     Array router;   // [experts, hidden]
     Array gate_up;  // [experts, 2 size, hidden]: each one's rows of gate, then up
     Array down;     // [experts, hidden, size]
+    std::optional<ops::QuantizedExperts> gate_up_codes, down_codes;  // instead of these, where quantised
 };
 
 // What the architecture, or a layer of it, lacks is not defined.
@@ -64,9 +65,10 @@ struct ModelWeights {
     // `source` holds tensors by Hugging Face's names or by llama.cpp's; what stands there in another order or
     // transposed is put right. Each shape is checked against `config`. Throws Error (file), naming the
     // tensor, for one that is missing, misshapen or unexpected. `dtype`: float32, float16 or bfloat16.
-    // `quantize`: the format of the layers' matrices, and of the head where it is not the embedding; a head
-    // takes int8 where they take 4 bits, for it decides between neighbours. Norms, biases and the embedding
-    // stay as they are. Without `quantize`, matrices that the source holds as codes stay those codes.
+    // `quantize`: the format of the layers' matrices, those of experts too, and of the head where it is not
+    // the embedding; a head takes int8 where they take 4 bits, for it decides between neighbours. Norms,
+    // biases and the embedding stay as they are. Without `quantize`, matrices that the source holds as codes
+    // stay those codes.
     static std::shared_ptr<const ModelWeights> load(Device& device, const ModelConfig& config,
                                                     const WeightSource& source, DType dtype,
                                                     std::optional<QuantFormat> quantize = std::nullopt);

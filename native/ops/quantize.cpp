@@ -6,6 +6,7 @@
 #include "kernels/gemm/quantize.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/manipulation.hpp"
 #include "ops/model_checks.hpp"
 #include "ops/reduce.hpp"
 
@@ -69,7 +70,7 @@ QuantFormat quant_format_from_name(std::string_view wanted) {
 
 std::size_t QuantizedWeight::nbytes() const noexcept {
     std::size_t bytes = 0;
-    for (const Array* part : {&data, &scales, &offsets, &global}) {
+    for (const Array* part : {&data, &scales, &offsets, &global, &columns, &places}) {
         if (part->defined()) bytes += part->nbytes();
     }
     return bytes;
@@ -86,50 +87,99 @@ QuantLayout QuantizedWeight::layout() const {
             .global = global.defined() ? global.as<const float>() : nullptr};
 }
 
-QuantizedWeight quantize(const Array& weight, QuantFormat format, const QuantizeOptions& options) {
-    check(weight, format, options);
-    Device& device = weight.device();
-    const Array source = contiguous(weight);
+namespace {
+
+// Memory for a weight, or for so many that follow each other.
+QuantizedWeight empty_weight(Device& device, QuantFormat format, std::int64_t n, std::int64_t k,
+                             const QuantizeOptions& options, DType dtype,
+                             std::optional<std::int64_t> experts) {
     QuantizedWeight w;
     w.format = format;
-    w.n = weight.shape()[0], w.k = weight.shape()[1];
-    w.dtype = weight.dtype();
-    const std::int64_t tiles = quant_tiles(w.n), steps = quant_steps(format, w.k), rows = tiles * kQuantRows;
-    w.data = Array::empty(device, {tiles, steps, kQuantTileBytes}, DType::uint8);
+    w.n = n, w.k = k;
+    w.dtype = dtype;
+    const std::int64_t tiles = quant_tiles(n), steps = quant_steps(format, k);
+    const auto empty = [&](const Dims& shape, DType type) {
+        Dims whole;
+        if (experts) whole.push_back(*experts);
+        for (const std::int64_t extent : shape) whole.push_back(extent);
+        return Array::empty(device, whole, type);
+    };
+    w.data = empty({tiles, steps, kQuantTileBytes}, DType::uint8);
     switch (format) {
         case QuantFormat::int8:
-        case QuantFormat::fp8: w.scales = Array::empty(device, {rows}, DType::float32); break;
+        case QuantFormat::fp8: w.scales = empty({tiles * kQuantRows}, DType::float32); break;
         case QuantFormat::int4: {
             w.group = options.group;
-            const Dims shape = {tiles, quant_groups(format, w.k, w.group), kQuantRows};
-            w.scales = Array::empty(device, shape, DType::float32);
-            if (options.zero_points) w.offsets = Array::empty(device, shape, DType::float32);
+            const Dims shape = {tiles, quant_groups(format, k, w.group), kQuantRows};
+            w.scales = empty(shape, DType::float32);
+            if (options.zero_points) w.offsets = empty(shape, DType::float32);
             break;
         }
         case QuantFormat::nvfp4:
-            w.scales = Array::empty(device, {tiles, steps, kQuantRows, 8}, DType::float8_e4m3);
-            w.global = binary(BinaryOp::divide, largest_of(source), Scalar(6.0 * 448.0));
+            w.scales = empty({tiles, steps, kQuantRows, 8}, DType::float8_e4m3);
+            w.global = empty({1}, DType::float32);
             break;
     }
-    Array largest = options.per_tensor ? largest_of(source) : Array();
+    return w;
+}
+
+void quantize_into(const QuantizedWeight& w, const Array& weight, const QuantizeOptions& options) {
+    Device& device = weight.device();
+    const Array source = contiguous(weight);
+    if (w.global.defined()) binary(BinaryOp::divide, largest_of(source), Scalar(6.0 * 448.0), &w.global);
+    const Array largest = options.per_tensor ? largest_of(source) : Array();
     const kernels::QuantizeParams params{.weight = source.as<const void>(),
                                          .largest = largest.defined() ? largest.as<const float>() : nullptr,
                                          .w = w.layout()};
     const Array& scales_of = largest.defined() ? largest : w.global.defined() ? w.global : source;
     const Array& offsets = w.offsets.defined() ? w.offsets : w.scales;
     const double elements = static_cast<double>(source.size()), bytes = static_cast<double>(source.nbytes());
+    const std::int64_t rows = quant_tiles(w.n) * kQuantRows;
     const DType dtype = source.dtype();
     launch(kernels::quantize_scales(dtype),
            streaming_grid(device, rows * kernels::quant_scales(params.w) * 32), params,
            {.flops = 2 * elements, .bytes = bytes}, {&source, &scales_of}, {&w.scales, &offsets});
-    launch(kernels::quantize_codes(dtype), streaming_grid(device, rows * steps * 4), params,
-           {.flops = 4 * elements, .bytes = bytes + static_cast<double>(w.data.nbytes())},
+    launch(kernels::quantize_codes(dtype), streaming_grid(device, rows * quant_steps(w.format, w.k) * 4),
+           params, {.flops = 4 * elements, .bytes = bytes + static_cast<double>(w.data.nbytes())},
            {&source, &w.scales, &offsets, &scales_of}, {&w.data});
+}
+
+}  // namespace
+
+QuantizedWeight quantize(const Array& weight, QuantFormat format, const QuantizeOptions& options) {
+    check(weight, format, options);
+    const QuantizedWeight w = empty_weight(weight.device(), format, weight.shape()[0], weight.shape()[1],
+                                           options, weight.dtype(), std::nullopt);
+    quantize_into(w, weight, options);
     return w;
 }
 
+QuantizedExperts::QuantizedExperts(Device& device, QuantFormat format, std::int64_t experts, std::int64_t n,
+                                   std::int64_t k, DType dtype)
+    : experts_(experts), all_(empty_weight(device, format, n, k, {}, dtype, experts)) {}
+
+QuantizedWeight QuantizedExperts::expert(std::int64_t index) const {
+    QuantizedWeight part = all_;
+    for (Array* array : {&part.data, &part.scales, &part.offsets, &part.global}) {
+        if (array->defined()) *array = array->select(0, index);
+    }
+    return part;
+}
+
+void QuantizedExperts::set(std::int64_t index, const Array& weight) const {
+    check(weight, all_.format, {});
+    if (weight.shape() != Dims{all_.n, all_.k}) {
+        throw error(ErrorKind::value, {.call = "quantize",
+                                       .argument = "weight",
+                                       .expected = "shape " + to_string({all_.n, all_.k}),
+                                       .got = to_string(weight.shape())});
+    }
+    quantize_into(expert(index), weight, {});
+}
+
 Array dequantize(const QuantizedWeight& weight, DType dtype) {
-    return dequantize(weight, dtype, 0, weight.n);
+    const Array out = dequantize(weight, dtype, 0, weight.n);
+    return weight.places.defined() ? take(out, weight.places, 1) : out;
 }
 
 namespace {
@@ -150,6 +200,10 @@ void launch_dequantize(const QuantizedWeight& weight, const Array* ids, std::int
 }
 
 }  // namespace
+
+void dequantize_into(const QuantizedWeight& weight, const Array& out) {
+    launch_dequantize(weight, nullptr, 0, weight.n, out);
+}
 
 Array dequantize(const QuantizedWeight& weight, DType dtype, std::int64_t first, std::int64_t rows) {
     require_model_float("dequantize", "dtype", dtype);

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "array/array.hpp"
+#include "kernels/activation/glu.hpp"  // GluOp
 #include "kernels/gemm/quantized.hpp"
 
 namespace gpk::ops {
@@ -18,6 +21,9 @@ struct QuantizedWeight {
     DType dtype = DType::bfloat16;  // of the weight that it was made from
     Array data, scales;
     Array offsets, global;  // hold nothing where the format has none
+    // int32 [k], where codes are in another order along k: the column of each code, and the code of each
+    // column.
+    Array columns, places;
 
     std::size_t nbytes() const noexcept;
     QuantLayout layout() const;
@@ -42,9 +48,13 @@ QuantFormat quant_format_from_name(std::string_view name);  // throws Error (val
 // A row (group, block, tensor) with a NaN or an infinity becomes NaN.
 QuantizedWeight quantize(const Array& weight, QuantFormat format, const QuantizeOptions& options = {});
 
-// The weight [n, k], or `rows` of it from `first` on, in float32, float16 or bfloat16.
+// The weight [n, k] in float32, float16 or bfloat16; or `rows` of it from `first` on, in the order of its
+// codes.
 Array dequantize(const QuantizedWeight& weight, DType dtype);
 Array dequantize(const QuantizedWeight& weight, DType dtype, std::int64_t first, std::int64_t rows);
+
+// All of it into a contiguous array [n, k], in the order of its codes.
+void dequantize_into(const QuantizedWeight& weight, const Array& out);
 
 // x @ weight.T + bias: x (..., k) of float32, float16 or bfloat16, bias (n,). The result has x's dtype, or
 // float32 where asked for. Up to 16 rows multiply by codes that become numbers in registers; more by parts of
@@ -61,6 +71,8 @@ struct CodedMatrix {
     std::int64_t group;  // one that kernels/gemm/gemv_quantized.hpp lists
     bool offsets;        // int4 without them: code 8 is 0
     DType dtype;         // of what it stands for
+    // Where codes are in another order along k: the column that each is of. Else null.
+    std::shared_ptr<const std::vector<std::int32_t>> columns = nullptr;
     std::function<void(std::int64_t row, std::uint8_t* codes, float* scales, float* offsets)> read;
 };
 // Whether two matrices' rows may follow each other in one, and the one that they make.
@@ -73,5 +85,30 @@ QuantizedWeight pack_codes(Device& device, const CodedMatrix& matrix);
 // Rows of a quantised table by ids (int32, any shape), as embedding() gives those of an array: ids.shape +
 // (k,) of float32, float16 or bfloat16.
 Array embedding(const QuantizedWeight& table, const Array& ids, DType dtype, const Array* out = nullptr);
+
+// x (rows, k) or a copy of it whose rows begin at 16 bytes, as kernels of few rows want it.
+Array aligned_rows(const Array& x);
+
+// Weights [n, k] of so many experts, one after another, each in `format` as quantize() makes it.
+class QuantizedExperts {
+   public:
+    QuantizedExperts(Device& device, QuantFormat format, std::int64_t experts, std::int64_t n, std::int64_t k,
+                     DType dtype);
+    std::int64_t experts() const noexcept { return experts_; }
+    // The form of all, and their arrays, with an axis of experts in front.
+    const QuantizedWeight& all() const noexcept { return all_; }
+    QuantizedWeight expert(std::int64_t index) const;
+    void set(std::int64_t index, const Array& weight) const;
+
+   private:
+    std::int64_t experts_;
+    QuantizedWeight all_;
+};
+
+// As grouped_linear of the dequantised weights: x (rows, k) sorted by expert, offsets (experts + 1) int32 on
+// the device; with `gate`, n is 2 h, gates first, and the result (rows, h). Few rows an expert multiply with
+// the codes, of more the experts are dequantised in parts.
+Array grouped_linear(const Array& x, const QuantizedExperts& weight, const Array& offsets,
+                     std::optional<GluOp> gate = std::nullopt);
 
 }  // namespace gpk::ops

@@ -49,7 +49,9 @@ void pack_row(const std::uint8_t* codes, std::int64_t row, std::int64_t steps, s
 
 bool same_form(const CodedMatrix& a, const CodedMatrix& b) {
     return a.format == b.format && a.k == b.k && a.group == b.group && a.offsets == b.offsets &&
-           a.dtype == b.dtype;
+           a.dtype == b.dtype &&
+           (a.columns == b.columns ||
+            (a.columns != nullptr && b.columns != nullptr && *a.columns == *b.columns));
 }
 
 CodedMatrix join_rows(const CodedMatrix& first, const CodedMatrix& second) {
@@ -100,6 +102,15 @@ QuantizedWeight pack_codes(Device& device, const CodedMatrix& matrix) {
     w.data.copy_from_host(data.data());
     w.scales.copy_from_host(scales.data());
     if (matrix.offsets) w.offsets.copy_from_host(offsets.data());
+    if (matrix.columns != nullptr) {
+        std::vector<std::int32_t> places(static_cast<std::size_t>(w.k));
+        for (std::size_t i = 0; i < places.size(); ++i)
+            places[static_cast<std::size_t>((*matrix.columns)[i])] = static_cast<std::int32_t>(i);
+        w.columns = Array::empty(device, {w.k}, DType::int32);
+        w.places = Array::empty(device, {w.k}, DType::int32);
+        w.columns.copy_from_host(matrix.columns->data());
+        w.places.copy_from_host(places.data());
+    }
     return w;
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/gemm/gemv_quantized.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
+#include "ops/manipulation.hpp"
 #include "ops/matmul.hpp"
 #include "ops/model_checks.hpp"
 #include "ops/quantize.hpp"
@@ -16,17 +17,6 @@ namespace gpk::ops {
 namespace {
 
 constexpr const char* kCall = "linear";
-
-// x as rows that begin at 16 bytes, `pitch` elements apart.
-Array aligned_rows(const Array& x) {
-    const std::int64_t m = x.shape()[0], k = x.shape()[1], pitch = (k + 7) / 8 * 8;
-    const bool fits =
-        last_axis_dense(x) && aligned16(x) && (m == 1 || (x.strides()[0] % 8 == 0 && x.strides()[0] >= 0));
-    if (fits) return x;
-    const Array padded = Array::empty(x.device(), {m, pitch}, x.dtype()).slice(1, 0, 1, k);
-    assign(padded, x);
-    return padded;
-}
 
 // Stages of the ring, at most, measured on an H200. Where the work on the codes takes longer than their way
 // (4 bits, few rows) the first stage comes late if many are asked for at once.
@@ -54,10 +44,8 @@ std::optional<LaunchConfig> bulk_config(const Stream& stream, const Kernel& kern
                         .shared_bytes = static_cast<std::uint32_t>(stages * stage + x_bytes)};
 }
 
-LaunchConfig plain_config(const QuantLayout& w, DType dtype, std::int64_t m) {
-    const std::int64_t parts =
-        dtype == DType::float32 ? (m + kGemvQuantizedFloatRows - 1) / kGemvQuantizedFloatRows : 1;
-    return {.grid = {static_cast<std::uint32_t>(quant_tiles(w.n)), static_cast<std::uint32_t>(parts)},
+LaunchConfig plain_config(const QuantLayout& w, std::int64_t experts) {
+    return {.grid = {static_cast<std::uint32_t>(quant_tiles(w.n)), static_cast<std::uint32_t>(experts)},
             .block = {kGemvMmaThreads}};
 }
 
@@ -72,7 +60,9 @@ void multiply_codes(const Array& x, const QuantizedWeight& weight, const Array& 
                                      .x_row = m == 1 ? 0 : rows.strides()[0],
                                      .c_row = m == 1 ? 0 : out.strides()[0],
                                      .float32_out = out.dtype() == DType::float32,
-                                     .w = layout};
+                                     .w = layout,
+                                     .offsets = nullptr,
+                                     .experts = 1};
     const Cost cost{
         .flops = 2 * static_cast<double>(m) * static_cast<double>(weight.n) * static_cast<double>(weight.k),
         .bytes = static_cast<double>(weight.nbytes() + x.nbytes() + out.nbytes())};
@@ -83,8 +73,7 @@ void multiply_codes(const Array& x, const QuantizedWeight& weight, const Array& 
         const Kernel& bulk = x.dtype() == DType::float32 ? plain : gemv_bulk_quantized(x.dtype(), layout, m);
         const auto config = &bulk == &plain ? std::nullopt : bulk_config(stream, bulk, layout, m);
         stream.device().launcher().launch(stream, config ? bulk : plain,
-                                          config ? *config : plain_config(layout, x.dtype(), m), params,
-                                          cost);
+                                          config ? *config : plain_config(layout, 1), params, cost);
     });
 }
 
@@ -107,6 +96,16 @@ void multiply_parts(const Array& x, const QuantizedWeight& weight, const Array& 
 }
 
 }  // namespace
+
+Array aligned_rows(const Array& x) {
+    const std::int64_t m = x.shape()[0], k = x.shape()[1], pitch = (k + 7) / 8 * 8;
+    const bool fits =
+        last_axis_dense(x) && aligned16(x) && (m == 1 || (x.strides()[0] % 8 == 0 && x.strides()[0] >= 0));
+    if (fits) return x;
+    const Array padded = Array::empty(x.device(), {m, pitch}, x.dtype()).slice(1, 0, 1, k);
+    assign(padded, x);
+    return padded;
+}
 
 Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, std::optional<DType> dtype,
              const Array* to) {
@@ -138,8 +137,9 @@ Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, s
     if (!flat || !last_axis_dense(*flat)) require_contiguous(kCall, "out", result);
     require_no_overlap(kCall, result, {&x});
     const Array out = *flat;
-    const Array rows = *contiguous(x).reshape_view({m, weight.k});
     if (m == 0) return result;
+    const Array plain = *contiguous(x).reshape_view({m, weight.k});
+    const Array rows = weight.columns.defined() ? take(plain, weight.columns, 1) : plain;
     if (m <= kMaxGemvMmaRows) {
         multiply_codes(rows, weight, out);
     } else {

@@ -8,7 +8,9 @@
 
 #include "base/error.hpp"
 #include "ops/creation.hpp"
+#include "ops/elementwise.hpp"
 #include "ops/grouped_variants.hpp"
+#include "ops/quantize.hpp"
 #include "values.hpp"
 
 namespace {
@@ -293,6 +295,54 @@ TEST(GatedLinear, NamesWhatIsWrong) {
     EXPECT_THROW(ops::gated_linear(upload({1}, {}, DType::float32), random_array({8, 16}, DType::float32, 2),
                                    GluOp::swiglu),
                  Error);
+}
+
+// Against the dequantised weights in float64: few rows an expert, none, and more than one or two tiles of
+// them.
+TEST(QuantizedExperts, AgreeWithTheDequantisedWeights) {
+    for (const QuantFormat format :
+         {QuantFormat::int8, QuantFormat::int4, QuantFormat::fp8, QuantFormat::nvfp4}) {
+        const std::int64_t experts = 5, n = 40, k = 200;
+        for (const DType dtype : kDtypes) {
+            const ops::QuantizedExperts w(test_device(), format, experts, n, k, dtype);
+            const Array source = weight_array({experts, n, k}, dtype, 3);
+            const Array exact = Array::empty(test_device(), {experts, n, k}, DType::float32);
+            for (std::int64_t e = 0; e < experts; ++e) {
+                w.set(e, source.select(0, e));
+                ops::assign(exact.select(0, e), ops::dequantize(w.expert(e), DType::float32));
+                const auto alone = ops::quantize(ops::contiguous(source.select(0, e)), format);
+                EXPECT_EQ(download(ops::dequantize(alone, DType::float32)), download(exact.select(0, e)));
+            }
+            for (const std::vector<double>& offsets : {std::vector<double>{0, 1, 1, 1, 1, 1},
+                                                       {0, 2, 2, 11, 30, 31},
+                                                       {0, 0, 40, 40, 40, 40},
+                                                       {0, 10, 50, 50, 90, 120}}) {
+                const auto rows = static_cast<std::int64_t>(offsets.back());
+                const Array x = random_array({rows, k}, dtype, 4);
+                const Array at = upload(offsets, {experts + 1}, DType::int32);
+                const bool widened = rows > 8 * experts;  // to x's dtype
+                EXPECT_LE(relative_error(download(ops::grouped_linear(x, w, at)),
+                                         expected_of(x, exact, offsets, std::nullopt)),
+                          widened ? 2 * bound(dtype) : bound(dtype))
+                    << ops::name(format) << " " << name(dtype) << " " << rows;
+                EXPECT_LE(relative_error(download(ops::grouped_linear(x, w, at, GluOp::swiglu)),
+                                         expected_of(x, exact, offsets, GluOp::swiglu)),
+                          2 * bound(dtype, true))
+                    << ops::name(format) << " " << name(dtype) << " " << rows;
+            }
+        }
+    }
+}
+
+TEST(QuantizedExperts, NameWhatIsWrong) {
+    const ops::QuantizedExperts w(test_device(), QuantFormat::int8, 3, 7, 64, DType::float32);
+    const Array x = random_array({2, 64}, DType::float32, 1);
+    const Array at = upload({0, 1, 2, 2}, {4}, DType::int32);
+    EXPECT_THROW(w.set(0, random_array({6, 64}, DType::float32, 1)), Error);
+    EXPECT_THROW(ops::grouped_linear(random_array({2, 63}, DType::float32, 1), w, at), Error);
+    EXPECT_THROW(ops::grouped_linear(x, w, upload({0, 1, 2}, {3}, DType::int32)), Error);
+    EXPECT_THROW(ops::grouped_linear(x, w, at, GluOp::swiglu), Error);  // 7 rows are no gates and ups
+    EXPECT_EQ(ops::grouped_linear(random_array({0, 64}, DType::float32, 1), w, at).shape(), (Dims{0, 7}));
 }
 
 }  // namespace

@@ -86,26 +86,27 @@ def dequantized(folder, format, head_format):
     arrays = {}
     for name in file:
         array = arrays[name] = file[name].astype("float32")
-        of_layer = name.startswith("model.layers.") and array.ndim == 2
+        router = name.endswith((".mlp.gate.weight", ".block_sparse_moe.gate.weight"))
+        of_layer = name.startswith("model.layers.") and array.ndim == 2 and not router
         if of_layer or name == "lm_head.weight":
             arrays[name] = gp.nn.quantize(array, format if of_layer else head_format).dequantize()
     return json.loads((folder / "config.json").read_text()), arrays
 
 
+@pytest.mark.parametrize("name", ["qwen3", "mixtral", "qwen3_moe"])
 @pytest.mark.parametrize(("format", "head"), [("int8", "int8"), ("int4", "int8"), ("fp8", "fp8")])
-def test_quantized_models_are_those_of_their_codes(format, head):
-    folder = DATA / "models" / "qwen3"
-    prompt = reference("qwen3")["prompt_2"]
+def test_quantized_models_are_those_of_their_codes(name, format, head):
+    folder = DATA / "models" / name
+    prompt = reference(name)["prompt_2"]
     exact = gp.llm.from_arrays(*dequantized(folder, format, head), dtype="float32")
     model = gp.llm.load(folder, dtype="float32", quantize=format)
     logits = model.score(prompt).to_numpy()
     assert relative_norm(logits, exact.score(prompt).to_numpy()) <= 1e-5
     new = list(model.stream_tokens(prompt, max_tokens=20, stop_tokens=[]))
     assert new == list(exact.stream_tokens(prompt, max_tokens=20, stop_tokens=[]))
-    assert (
-        relative_norm(logits, reference("qwen3")["logits_2"])
-        <= {"int8": 0.05, "fp8": 0.2, "int4": 0.9}[format]
-    )
+    # An expert chosen otherwise changes a token's logits as a whole.
+    error = median_error(logits, reference(name)["logits_2"])
+    assert error <= {"int8": 0.05 if name == "qwen3" else 0.1, "fp8": 0.2, "int4": 0.9}[format]
 
 
 def test_from_arrays_is_the_model_of_the_file():
@@ -139,5 +140,7 @@ def test_experts_in_one_array_each_are_those_of_single_ones():
     prompt = reference("mixtral")["prompt_2"]
     model = gp.llm.from_arrays(config, arrays, dtype="float32")
     assert np.array_equal(model.score(prompt).to_numpy(), load("mixtral", "float32").score(prompt).to_numpy())
-    with pytest.raises(gp.UnsupportedError, match="quantize"):
-        gp.llm.load(folder, quantize="int8")
+    coarse = gp.llm.from_arrays(config, arrays, dtype="float32", quantize="int8").score(prompt).to_numpy()
+    assert np.array_equal(
+        coarse, gp.llm.load(folder, dtype="float32", quantize="int8").score(prompt).to_numpy()
+    )

@@ -16,20 +16,20 @@ namespace {
 
 using kernels::twin;
 
+// Rows [first_row, first_row + m) of x, at most 16.
 template <class T>
-void gemv_quantized_host(const GemvQuantizedParams& p) {
-    const auto m = static_cast<int>(p.m);
-    const kernels::QuantizedRows x(p.w, m, [&](int i, std::int64_t l) {
-        return convert<float>(static_cast<const T*>(p.x)[i * p.x_row + l]);
+void multiply_rows(const GemvQuantizedParams& p, const QuantLayout& w, std::int64_t first_row, int m) {
+    const kernels::QuantizedRows x(w, m, [&](int i, std::int64_t l) {
+        return convert<float>(static_cast<const T*>(p.x)[(first_row + i) * p.x_row + l]);
     });
     constexpr int kRows = kernels::kQuantizedRowsAtOnce;
-    parallel_for((p.w.n + kRows - 1) / kRows, 4, [&](std::int64_t begin, std::int64_t end) {
+    parallel_for((w.n + kRows - 1) / kRows, 4, [&](std::int64_t begin, std::int64_t end) {
         float sums[kRows * kMaxGemvMmaRows];
         for (std::int64_t first = begin * kRows; first < end * kRows; first += kRows) {
             x.multiply(first, sums);
-            const std::int64_t count = std::min<std::int64_t>(kRows, p.w.n - first) * m;
+            const std::int64_t count = std::min<std::int64_t>(kRows, w.n - first) * m;
             for (std::int64_t i = 0; i < count; ++i) {
-                const std::int64_t at = i % m * p.c_row + first + i / m;
+                const std::int64_t at = (first_row + i % m) * p.c_row + first + i / m;
                 if (p.float32_out) {
                     static_cast<float*>(p.c)[at] = sums[i];
                 } else {
@@ -38,6 +38,17 @@ void gemv_quantized_host(const GemvQuantizedParams& p) {
             }
         }
     });
+}
+
+template <class T>
+void gemv_quantized_host(const GemvQuantizedParams& p) {
+    for (std::int32_t expert = 0; expert < (p.offsets == nullptr ? 1 : p.experts); ++expert) {
+        const ExpertRows rows = expert_rows(p, expert);
+        for (std::int64_t row = rows.begin; row < rows.end; row += kMaxGemvMmaRows) {
+            const std::int64_t m = std::min<std::int64_t>(kMaxGemvMmaRows, rows.end - row);
+            multiply_rows<T>(p, expert_layout(p.w, expert), row, static_cast<int>(m));
+        }
+    }
 }
 
 #define GPK_X(T, type, format, Format, group, tiles)                     \

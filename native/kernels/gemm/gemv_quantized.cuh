@@ -193,7 +193,8 @@ __device__ __forceinline__ uint4 masked(const uint4& x, bool mine) {
 }
 
 // A block takes 16 rows of w. Its warps, and those of its cluster, take the steps of k in turn. kGroup:
-// weights along k that share a scale; 0: the row. (A group of 16 is half a unit, the lanes of two t.)
+// weights along k that share a scale; 0: the row. (A group of 16 is half a unit, the lanes of two t.) p.m: at
+// most 8 * kTiles.
 template <class Format, class T, int kTiles, int kGroup>
 __device__ __forceinline__ void gemv_quantized(const GemvQuantizedParams& p) {
     constexpr bool kGrouped = kGroup != 0, kBlocked = Format::kFormat == QuantFormat::nvfp4;
@@ -318,13 +319,29 @@ __device__ __forceinline__ void gemv_quantized(const GemvQuantizedParams& p) {
     });
 }
 
+// The rows of the block's expert, 8 * kTiles at a time.
+template <class Format, class T, int kTiles, int kGroup>
+__device__ __forceinline__ void gemv_quantized_experts(const GemvQuantizedParams& p) {
+    const ExpertRows rows = expert_rows(p, blockIdx.y);
+    GemvQuantizedParams part = p;
+    part.w = expert_layout(p.w, blockIdx.y);
+    for (std::int64_t row = rows.begin; row < rows.end; row += 8 * kTiles) {
+        part.m = rows.end - row < 8 * kTiles ? rows.end - row : 8 * kTiles;
+        part.x = static_cast<const T*>(p.x) + row * p.x_row;
+        part.c = static_cast<char*>(p.c) + row * p.c_row * (p.float32_out ? 4 : 2);
+        gemv_quantized<Format, T, kTiles, kGroup>(part);
+        __syncthreads();  // the sums of the warps are read until here
+    }
+}
+
 }  // namespace
 
 #define GPK_GEMV_QUANTIZED_SYMBOL(T, type, format, Format, group, tiles)                                 \
     extern "C" __global__ void __launch_bounds__(kGemvMmaThreads)                                        \
         gemv_quantized_##type##_##format##_tiles##tiles(const __grid_constant__ GemvQuantizedParams p) { \
         wait_for_predecessor();                                                                          \
-        gemv_quantized<Format, T, tiles, group>(p);                                                      \
+        if (p.offsets == nullptr) return gemv_quantized<Format, T, tiles, group>(p);                     \
+        gemv_quantized_experts<Format, T, tiles, group>(p);                                              \
     }
 
 }  // namespace gpk::kernels

@@ -1,6 +1,7 @@
 // gemv_quantized: c = x @ w.T for up to 16 rows x and a quantised weight w. Of float16 or bfloat16 the codes
 // become 16-bit numbers in registers, for the tensor cores (SM 80 and newer); of float32, one kernel of plain
-// arithmetic takes every format, a block 16 columns of c by kGemvQuantizedFloatRows rows. Sums are float32.
+// arithmetic takes every format. A block makes 16 columns of c, of the rows of expert blockIdx.y. Sums are
+// float32.
 #pragma once
 
 #include "base/dtype.hpp"
@@ -19,7 +20,23 @@ struct GemvQuantizedParams {
     std::int64_t c_row;
     bool float32_out;  // c is float32, else of x's type
     QuantLayout w;
+    // Experts (gemv_quantized alone): [experts + 1], which the device knows; row r of x, of any number m,
+    // belongs to the expert e with offsets[e] <= r < offsets[e + 1]. w is then one expert's layout, the
+    // others' parts follow each other. Null: one weight for all rows.
+    const std::int32_t* offsets;
+    std::int32_t experts;
 };
+
+// The rows of an expert, within those of x.
+struct ExpertRows {
+    std::int64_t begin, end;
+};
+GPK_HD ExpertRows expert_rows(const GemvQuantizedParams& p, std::int64_t expert) {
+    if (p.offsets == nullptr) return {0, p.m};
+    const std::int64_t from = p.offsets[expert], to = p.offsets[expert + 1];
+    const std::int64_t begin = from < 0 ? 0 : from < p.m ? from : p.m;
+    return {begin, to < begin ? begin : to < p.m ? to : p.m};
+}
 
 // X(T, type, format's name, Format, weights along k that share a scale, rows / 8), in the order of
 // kQuantizedKernels.
@@ -41,7 +58,7 @@ struct GemvQuantizedParams {
     GPK_GEMV_QUANTIZED_KERNELS(X, gpk::float16, float16, 1) \
     GPK_GEMV_QUANTIZED_KERNELS(X, gpk::float16, float16, 2)
 
-inline constexpr int kGemvQuantizedFloatRows = 4;
+inline constexpr int kGemvQuantizedFloatRows = 4;  // at a time
 
 // For activations of `type` (float32, float16 or bfloat16), the quantised weight and up to 16 rows.
 const Kernel& gemv_quantized(DType type, const QuantLayout& w, std::int64_t m);

@@ -7,29 +7,30 @@ namespace {
 
 // A warp takes a step of k at a time: of each row of a half, four lanes with 16 bytes each.
 template <QuantFormat kFormat>
-__device__ __forceinline__ void product(const GemvQuantizedParams& p) {
+__device__ __forceinline__ void product(const GemvQuantizedParams& p, const QuantLayout& w,
+                                        std::int64_t first_row, std::int64_t end) {
     constexpr int kStep = quant_step(kFormat), kUnits = kStep / 32, kRows = kGemvQuantizedFloatRows;
     constexpr int kBits = quant_bits(kFormat), kWords = kBits / 4;  // of a unit
     __shared__ float parts[kGemvMmaWarps][kRows][kQuantRows];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const std::int64_t tile = blockIdx.x, first_row = std::int64_t{blockIdx.y} * kRows;
-    const std::int64_t rows = p.m - first_row < kRows ? p.m - first_row : kRows;
-    const std::int64_t steps = quant_steps(kFormat, p.w.k);
+    const std::int64_t tile = blockIdx.x;
+    const std::int64_t rows = end - first_row < kRows ? end - first_row : kRows;
+    const std::int64_t steps = quant_steps(kFormat, w.k);
     const float* x = static_cast<const float*>(p.x) + first_row * p.x_row;
-    const int zero = p.w.offsets == nullptr ? 8 : 0;
+    const int zero = w.offsets == nullptr ? 8 : 0;
     float sums[2][kRows] = {};
     for (std::int64_t step = warp; step < steps; step += kGemvMmaWarps) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             const std::int64_t row = tile * kQuantRows + 8 * h + g;
-            const uint4 chunk = *reinterpret_cast<const uint4*>(static_cast<const char*>(p.w.data) +
+            const uint4 chunk = *reinterpret_cast<const uint4*>(static_cast<const char*>(w.data) +
                                                                 quant_chunk(row, step, t, steps));
             const std::uint32_t words[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
 #pragma unroll
             for (int u = 0; u < kUnits; ++u) {
                 const std::int64_t column = step * kStep + 32 * u + 8 * t;
-                if (column >= p.w.k) continue;
-                const float scale = quant_scale(p.w, row, column), offset = quant_offset(p.w, row, column);
+                if (column >= w.k) continue;
+                const float scale = quant_scale(w, row, column), offset = quant_offset(w, row, column);
                 float numbers[8];
 #pragma unroll
                 for (int i = 0; i < 8; ++i) {
@@ -44,7 +45,7 @@ __device__ __forceinline__ void product(const GemvQuantizedParams& p) {
                     float sum = 0, of_x = 0;
 #pragma unroll
                     for (int i = 0; i < 8; ++i) {
-                        const float value = column + i < p.w.k ? x[r * p.x_row + column + i] : 0;
+                        const float value = column + i < w.k ? x[r * p.x_row + column + i] : 0;
                         sum += numbers[i] * value;
                         of_x += value;
                     }
@@ -66,7 +67,7 @@ __device__ __forceinline__ void product(const GemvQuantizedParams& p) {
     __syncthreads();
     const int r = threadIdx.x / kQuantRows, j = threadIdx.x % kQuantRows;
     const std::int64_t column = tile * kQuantRows + j;
-    if (r >= rows || column >= p.w.n) return;
+    if (r >= rows || column >= w.n) return;
     float sum = 0;
     for (const auto& part : parts) sum += part[r][j];
     static_cast<float*>(p.c)[(first_row + r) * p.c_row + column] = sum;
@@ -77,11 +78,16 @@ __device__ __forceinline__ void product(const GemvQuantizedParams& p) {
 extern "C" __global__ void __launch_bounds__(kGemvMmaThreads)
     gemv_quantized_float32(const __grid_constant__ GemvQuantizedParams p) {
     wait_for_predecessor();
-    switch (p.w.format) {
-        case QuantFormat::int8: return product<QuantFormat::int8>(p);
-        case QuantFormat::int4: return product<QuantFormat::int4>(p);
-        case QuantFormat::fp8: return product<QuantFormat::fp8>(p);
-        case QuantFormat::nvfp4: return product<QuantFormat::nvfp4>(p);
+    const ExpertRows rows = expert_rows(p, blockIdx.y);
+    const QuantLayout w = expert_layout(p.w, blockIdx.y);
+    for (std::int64_t row = rows.begin; row < rows.end; row += kGemvQuantizedFloatRows) {
+        switch (w.format) {
+            case QuantFormat::int8: product<QuantFormat::int8>(p, w, row, rows.end); break;
+            case QuantFormat::int4: product<QuantFormat::int4>(p, w, row, rows.end); break;
+            case QuantFormat::fp8: product<QuantFormat::fp8>(p, w, row, rows.end); break;
+            case QuantFormat::nvfp4: product<QuantFormat::nvfp4>(p, w, row, rows.end); break;
+        }
+        __syncthreads();  // the sums of the warps are read until here
     }
 }
 

@@ -56,6 +56,20 @@ GPK_HD constexpr std::int64_t quant_groups(QuantFormat format, std::int64_t k, s
     return group == 0 ? 1 : quant_steps(format, k) * (quant_step(format) / group);
 }
 
+// The layout of expert `index` of several that follow each other.
+GPK_HD QuantLayout expert_layout(const QuantLayout& w, std::int64_t index) {
+    const std::int64_t tiles = quant_tiles(w.n) * index, steps = quant_steps(w.format, w.k);
+    const std::int64_t scales = w.format == QuantFormat::nvfp4
+                                    ? tiles * steps * 128
+                                    : tiles * kQuantRows * quant_groups(w.format, w.k, w.group) * 4;
+    QuantLayout part = w;
+    part.data = static_cast<const char*>(w.data) + tiles * steps * kQuantTileBytes;
+    part.scales = static_cast<const char*>(w.scales) + scales;
+    if (w.offsets != nullptr) part.offsets = w.offsets + scales / 4;
+    if (w.global != nullptr) part.global = w.global + index;
+    return part;
+}
+
 // Byte of `data` where the 16 bytes of a row, a step of k and a lane's t begin.
 GPK_HD constexpr std::int64_t quant_chunk(std::int64_t row, std::int64_t step, int t, std::int64_t steps) {
     return ((row / kQuantRows * steps + step) * 2 + row % kQuantRows / 8) * 512 + (row % 8 * 4 + t) * 16;
