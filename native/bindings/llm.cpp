@@ -8,6 +8,7 @@
 
 #include "bindings/io.hpp"
 #include "llm/batch.hpp"
+#include "llm/checkpoint.hpp"
 
 namespace gpk::python {
 
@@ -113,12 +114,12 @@ PyModel load(const PyTensorFile& source, const std::optional<std::string>& confi
     const Unlocked unlocked;
     const auto* gguf = dynamic_cast<const io::Gguf*>(source.file.get());
     const std::string what = source.file->path();
+    const io::Json json = gguf != nullptr ? io::Json() : io::Json::parse(config_json.value(), what);
     const llm::ModelConfig config =
-        gguf != nullptr ? llm::ModelConfig::from_gguf(*gguf)
-                        : llm::ModelConfig::from_json(io::Json::parse(config_json.value(), what), what);
+        gguf != nullptr ? llm::ModelConfig::from_gguf(*gguf) : llm::ModelConfig::from_json(json, what);
+    const auto tensors = llm::open_source(*source.file, json);
     return {std::make_shared<Session>(
-        llm::ModelWeights::load(target, config, llm::FileSource(*source.file), wanted, format_of(quantize)),
-        max_length)};
+        llm::ModelWeights::load(target, config, *tensors, wanted, format_of(quantize)), max_length)};
 }
 
 PyModel from_arrays(const nb::dict& arrays, const std::string& config_json, DTypeArg dtype, DeviceArg device,

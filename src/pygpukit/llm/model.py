@@ -36,7 +36,8 @@ def load(
     max_length: tokens that the context holds. Default: as trained, at most 8192.
     quantize: "int8", "int4", "fp8" or "nvfp4": the layers' matrices in fewer bits (see gp.nn.quantize), and
         the head where it is not the embedding (int8 where they take 4 bits). Default: what a GGUF file has in
-        blocks stays so, all else is as `dtype` says.
+        blocks, or an AWQ, GPTQ, compressed-tensors or fp8 checkpoint in codes, stays so; the rest is as
+        `dtype` says.
 
     Raises FileFormatError for files that are not what they should be, UnsupportedError for other models.
     """
