@@ -61,7 +61,7 @@ struct Architecture {
     std::string_view gguf;        // general.architecture; "": not read
     const TensorNames* names;
     NormKind norm = NormKind::rms;
-    double norm_offset = 0;  // added to the norms' weights (in GGUF files it is in them already)
+    double norm_offset = 0;  // of the norms' weights as they are stored, but for GGUF files: what is missing
     bool gated = true;       // down(act(gate(x)) * up(x)), else down(act(up(x)))
     Activation activation = Activation::silu;  // where the configuration names none
     bool qkv_bias = false;                     // where it says nothing of biases

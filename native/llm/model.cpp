@@ -261,8 +261,7 @@ void Model::attend(const Buffers& b, std::size_t index, std::optional<Place> pro
                     .q = rope || normed ? &q : nullptr,
                     .q_norm = normed ? &layer.q_norm : nullptr,
                     .k_norm = normed ? &layer.k_norm : nullptr,
-                    .norm_eps = c.norm_eps,
-                    .norm_offset = weights_->norm_offset});
+                    .norm_eps = c.norm_eps});
     const ops::AttentionOptions options{.causal = true,
                                         .scale = c.attention_scale,
                                         .left = kind.window > 0 ? kind.window - 1 : -1,

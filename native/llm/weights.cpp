@@ -44,7 +44,6 @@ class Loader {
         const Architecture& a = *c.architecture;
         weights->config = c;
         weights->dtype = dtype_;
-        weights->norm_offset = gguf_ ? 0 : a.norm_offset;
         const std::vector<Part> embedding = {{prefix_ + names_.embedding, c.vocab_size}};
         if (std::vector<ops::QuantizedWeight> codes = coded(embedding, c.hidden_size); !codes.empty()) {
             weights->embedding_codes = std::move(codes[0]);
@@ -97,8 +96,8 @@ class Loader {
         layer.attention_norm = norm(at(names_.attention_norm), c.hidden_size);
         layer.qkv = linear(qkv, c.hidden_size, c.qkv_bias);
         if (a.qk_norm) {
-            layer.q_norm = tensor(at(names_.q_norm) + ".weight", {c.head_dim});
-            layer.k_norm = tensor(at(names_.k_norm) + ".weight", {c.head_dim});
+            layer.q_norm = norm_weight(at(names_.q_norm), c.head_dim);
+            layer.k_norm = norm_weight(at(names_.k_norm), c.head_dim);
         }
         layer.out = linear({{at(names_.out), c.hidden_size}}, q_rows, c.out_bias);
         layer.mlp_norm = norm(at(names_.mlp_norm), c.hidden_size);

@@ -59,7 +59,6 @@ struct ModelWeights {
     Norm final_norm;
     Linear lm_head;                    // [vocab, hidden]; the embedding where they are tied
     std::vector<float> rope_divisors;  // of the frequencies, or none (GGUF's rope_freqs)
-    double norm_offset = 0;            // added to the norms' weights
     std::int64_t parameters = 0;       // as stored: tied ones count once
 
     // `source` holds tensors by Hugging Face's names or by llama.cpp's; what stands there in another order or

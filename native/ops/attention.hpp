@@ -30,7 +30,6 @@ struct KvAppendOptions {
     const Array* q_norm = nullptr;
     const Array* k_norm = nullptr;
     double norm_eps = 1e-6;
-    double norm_offset = 0;  // added to the weights
 };
 // Writes k and v [batch, tokens, kv_heads, d] into keys and values [batch, kv_heads, capacity, d]: from each
 // sequence's position on, positions: int32 [batch]. Tokens past the cache's end are dropped. q, k and v may

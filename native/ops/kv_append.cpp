@@ -107,7 +107,6 @@ void kv_append(const Array& k, const Array& v, const Array& keys, const Array& v
         .kv_heads = static_cast<std::int32_t>(kv_heads),
         .d = static_cast<std::int32_t>(d),
         .norm_eps = static_cast<float>(o.norm_eps),
-        .norm_offset = static_cast<float>(o.norm_offset),
         .q_token_stride = stride(o.q, 1),
         .k_token_stride = k.strides()[1],
         .v_token_stride = v.strides()[1],

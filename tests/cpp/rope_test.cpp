@@ -110,14 +110,13 @@ TEST(Rope, RefusesWhatDoesNotFit) {
 }
 
 // RMSNorm of each head, where there are weights.
-std::vector<float> normalized(std::vector<float> x, std::size_t d, const std::vector<float>& weights,
-                              float offset) {
+std::vector<float> normalized(std::vector<float> x, std::size_t d, const std::vector<float>& weights) {
     for (std::size_t head = 0; head < x.size() && !weights.empty(); head += d) {
         double squares = 0;
         for (std::size_t i = 0; i < d; ++i) squares += x[head + i] * x[head + i];
         const double scale = 1 / std::sqrt(squares / static_cast<double>(d) + 1e-5);
         for (std::size_t i = 0; i < d; ++i) {
-            x[head + i] = static_cast<float>(x[head + i] * scale * (weights[i] + offset));
+            x[head + i] = static_cast<float>(x[head + i] * scale * weights[i]);
         }
     }
     return x;
@@ -160,8 +159,7 @@ TEST(KvAppend, WritesNormalizedAndRotatedKeysAndValuesAtThePositions) {
                             .q = &q,
                             .q_norm = c.norms ? &q_norm : nullptr,
                             .k_norm = c.norms ? &k_norm : nullptr,
-                            .norm_eps = 1e-5,
-                            .norm_offset = 1});
+                            .norm_eps = 1e-5});
 
             const auto d = static_cast<std::size_t>(c.d);
             std::vector<double> expected_k(marks.begin(), marks.end()), expected_v = expected_k;
@@ -174,7 +172,7 @@ TEST(KvAppend, WritesNormalizedAndRotatedKeysAndValuesAtThePositions) {
                     return std::vector<float>(begin, begin + count * c.d);
                 };
                 const auto turned = [&](const std::vector<float>& x, const std::vector<float>& weights) {
-                    return reference(normalized(x, d, weights, 1), x.size() / d, d, position, freq, 1);
+                    return reference(normalized(x, d, weights), x.size() / d, d, position, freq, 1);
                 };
                 const auto turned_q = turned(heads_of(0, c.heads), q_weights);
                 const auto turned_k = turned(heads_of(c.heads, c.kv_heads), k_weights);

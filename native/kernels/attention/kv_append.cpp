@@ -24,8 +24,7 @@ std::vector<float> normalized(const KvAppendParams& p, const T* x, const T* weig
     float squares = 0;
     for (const float each : y) squares += each * each;
     const float scale = 1.0f / std::sqrt(squares / static_cast<float>(p.d) + p.norm_eps);
-    for (std::size_t i = 0; i < y.size(); ++i)
-        y[i] *= scale * (p.norm_offset + static_cast<float>(weights[i]));
+    for (std::size_t i = 0; i < y.size(); ++i) y[i] *= scale * static_cast<float>(weights[i]);
     return y;
 }
 

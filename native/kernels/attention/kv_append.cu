@@ -61,8 +61,8 @@ __device__ __forceinline__ void turn(const KvAppendParams& p, const Lane& lane, 
         const int first = lane.first[j], second = lane.second[j];
         float a = float(x[first]), b = float(x[second]);
         if (weights != nullptr) {
-            a *= scale * (p.norm_offset + float(weights[first]));
-            b *= scale * (p.norm_offset + float(weights[second]));
+            a *= scale * float(weights[first]);
+            b *= scale * float(weights[second]);
         }
         y[first] = T(a * lane.cosine[j] - b * lane.sine[j]);
         y[second] = T(b * lane.cosine[j] + a * lane.sine[j]);

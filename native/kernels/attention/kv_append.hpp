@@ -27,7 +27,6 @@ struct KvAppendParams {
     std::int32_t kv_heads;
     std::int32_t d;  // even, at most kMaxAppendDim
     float norm_eps;
-    float norm_offset;                                            // added to the weights
     std::int64_t q_token_stride, k_token_stride, v_token_stride;  // elements
     std::int64_t q_batch_stride, k_batch_stride, v_batch_stride;
     std::int64_t key_head_stride, value_head_stride;  // from head to head of a cache
