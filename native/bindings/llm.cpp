@@ -18,8 +18,8 @@ using Tokens = std::vector<std::int32_t>;
 
 // A model with its one context. Each text begins anew; a new one ends the one under way.
 struct Session {
-    Session(std::shared_ptr<const llm::ModelWeights> weights, std::int64_t max_length)
-        : model(std::move(weights), {.max_length = max_length}) {}
+    Session(std::shared_ptr<const llm::ModelWeights> weights, const llm::ModelOptions& options)
+        : model(std::move(weights), options) {}
 
     std::mutex mutex;  // over the model: a text may be read by another thread than the next one
     llm::Model model;
@@ -65,8 +65,10 @@ class PyGeneration {
 // A batch with slots of its own; the weights are the model's.
 class PyBatch {
    public:
-    PyBatch(std::shared_ptr<const llm::ModelWeights> weights, std::int64_t max_length, std::int64_t slots)
-        : model_(std::move(weights), {.max_length = max_length, .slots = slots}), batch_(model_) {}
+    PyBatch(const llm::Model& model, std::int64_t slots)
+        : model_(model.shared_weights(),
+                 {.max_length = model.max_length(), .slots = slots, .cache_dtype = model.cache_dtype()}),
+          batch_(model_) {}
 
     // Calls `work` with the batch while no other thread has it.
     template <class Work>
@@ -108,8 +110,9 @@ std::optional<QuantFormat> format_of(const std::optional<std::string>& name) {
 
 // `config_json`: the text of config.json; nothing for a GGUF file, which describes itself.
 PyModel load(const PyTensorFile& source, const std::optional<std::string>& config_json, DTypeArg dtype,
-             DeviceArg device, std::int64_t max_length, const std::optional<std::string>& quantize) {
-    const DType wanted = read_dtype(dtype);
+             DeviceArg device, std::int64_t max_length, const std::optional<std::string>& quantize,
+             DTypeArg cache_dtype) {
+    const DType wanted = read_dtype(dtype), cache = read_dtype_or(cache_dtype, wanted);
     Device& target = read_device(device);
     const Unlocked unlocked;
     const auto* gguf = dynamic_cast<const io::Gguf*>(source.file.get());
@@ -119,11 +122,13 @@ PyModel load(const PyTensorFile& source, const std::optional<std::string>& confi
         gguf != nullptr ? llm::ModelConfig::from_gguf(*gguf) : llm::ModelConfig::from_json(json, what);
     const auto tensors = llm::open_source(*source.file, json);
     return {std::make_shared<Session>(
-        llm::ModelWeights::load(target, config, *tensors, wanted, format_of(quantize)), max_length)};
+        llm::ModelWeights::load(target, config, *tensors, wanted, format_of(quantize)),
+        llm::ModelOptions{.max_length = max_length, .cache_dtype = cache})};
 }
 
 PyModel from_arrays(const nb::dict& arrays, const std::string& config_json, DTypeArg dtype, DeviceArg device,
-                    std::int64_t max_length, const std::optional<std::string>& quantize) {
+                    std::int64_t max_length, const std::optional<std::string>& quantize,
+                    DTypeArg cache_dtype) {
     constexpr const char* kCall = "from_arrays";
     std::map<std::string, Array> named;
     for (const auto& [key, value] : arrays) {
@@ -135,13 +140,14 @@ PyModel from_arrays(const nb::dict& arrays, const std::string& config_json, DTyp
         }
         named.emplace(nb::cast<std::string>(key), read_array(kCall, "arrays", value));
     }
-    const DType wanted = read_dtype(dtype);
+    const DType wanted = read_dtype(dtype), cache = read_dtype_or(cache_dtype, wanted);
     Device& target = read_device(device);
     const Unlocked unlocked;
     const llm::ModelConfig config = llm::ModelConfig::from_json(io::Json::parse(config_json, kCall), kCall);
     const llm::ArraySource source(std::move(named));
     return {std::make_shared<Session>(
-        llm::ModelWeights::load(target, config, source, wanted, format_of(quantize)), max_length)};
+        llm::ModelWeights::load(target, config, source, wanted, format_of(quantize)),
+        llm::ModelOptions{.max_length = max_length, .cache_dtype = cache})};
 }
 
 Array score(PyModel& self, const Tokens& tokens) {
@@ -229,13 +235,17 @@ void bind_llm(nb::module_& m) {
     nb::class_<PyModel>(m, "_Model", "A language model on a device; see pygpukit.llm.")
         .def_static("load", &load, nb::arg("file"), nb::arg("config_json").none(), nb::arg("dtype"),
                     nb::arg("device").none(), nb::arg("max_length"), nb::arg("quantize").none(),
+                    nb::arg("cache_dtype").none(),
                     nb::sig("def load(file: _TensorFile, config_json: str | None, dtype: DType | str | type, "
-                            "device: Device | str | None, max_length: int, quantize: str | None) -> _Model"))
+                            "device: Device | str | None, max_length: int, quantize: str | None, "
+                            "cache_dtype: DType | str | type | None) -> _Model"))
         .def_static(
             "from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("config_json"), nb::arg("dtype"),
             nb::arg("device").none(), nb::arg("max_length"), nb::arg("quantize").none(),
+            nb::arg("cache_dtype").none(),
             nb::sig("def from_arrays(arrays: dict[str, Array], config_json: str, dtype: DType | str | "
-                    "type, device: Device | str | None, max_length: int, quantize: str | None) -> _Model"))
+                    "type, device: Device | str | None, max_length: int, quantize: str | None, "
+                    "cache_dtype: DType | str | type | None) -> _Model"))
         .def_prop_ro(
             "config", [](PyModel& self) { return config_dict(self.session->model.config()); },
             nb::sig("def config(self, /) -> dict[str, int | float | bool | str]"))
@@ -245,14 +255,17 @@ void bind_llm(nb::module_& m) {
         .def_prop_ro(
             "device", [](PyModel& self) -> Device& { return self.session->model.device(); },
             nb::rv_policy::reference)
+        .def_prop_ro(
+            "cache_dtype", [](PyModel& self) { return to_python(self.session->model.cache_dtype()); },
+            nb::sig("def cache_dtype(self, /) -> DType"))
+        .def_prop_ro("cache_bytes", [](PyModel& self) { return self.session->model.cache_bytes(); })
         .def_prop_ro("max_length", [](PyModel& self) { return self.session->model.max_length(); })
         .def_prop_ro("num_parameters", [](PyModel& self) { return self.session->model.weights().parameters; })
         .def(
             "batch",
             [](PyModel& self, std::int64_t slots) {
                 const Unlocked unlocked;
-                const llm::Model& model = self.session->model;
-                return std::make_unique<PyBatch>(model.shared_weights(), model.max_length(), slots);
+                return std::make_unique<PyBatch>(self.session->model, slots);
             },
             nb::arg("slots"))
         .def("score", &score, nb::arg("tokens"),

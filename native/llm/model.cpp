@@ -115,6 +115,15 @@ std::int64_t checked_slots(const ModelOptions& options) {
                                    .got = str(options.slots)});
 }
 
+DType checked_cache_dtype(DType weights, const ModelOptions& options) {
+    const DType dtype = options.cache_dtype.value_or(weights);
+    if (dtype == weights || dtype == DType::float8_e4m3) return dtype;
+    throw error(ErrorKind::type, {.call = "Model",
+                                  .argument = "cache_dtype",
+                                  .expected = str(name(weights), ", as the weights, or float8_e4m3"),
+                                  .got = std::string(name(dtype))});
+}
+
 }  // namespace
 
 Model::Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& options)
@@ -125,8 +134,9 @@ Model::Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& op
       use_graph_(options.use_graph) {
     const ModelConfig& c = config();
     const Dims cache{c.num_layers, slots(), c.num_kv_heads, max_length_, c.head_dim};
-    keys_ = Array::empty(device(), cache, weights_->dtype);
-    values_ = Array::empty(device(), cache, weights_->dtype);
+    const DType cache_dtype = checked_cache_dtype(weights_->dtype, options);
+    keys_ = Array::empty(device(), cache, cache_dtype);
+    values_ = Array::empty(device(), cache, cache_dtype);
     for (std::size_t i = 0; i < c.ropes.size(); ++i) {
         ops::RopeFrequencies table = rope_frequencies(c, i, max_length_);
         const std::vector<float>& divisors = weights_->rope_divisors;
@@ -266,14 +276,10 @@ void Model::attend(const Buffers& b, std::size_t index, std::optional<Place> pro
                                         .scale = c.attention_scale,
                                         .left = kind.window > 0 ? kind.window - 1 : -1,
                                         .soft_cap = c.attention_soft_cap};
-    if (prompt) {
-        const auto heads_first = [](const Array& x) { return x.transpose({0, 2, 1, 3}); };
-        const auto known = [&](const Array& cache) { return cache.slice(2, 0, 1, prompt->length + rows); };
-        const Array out = heads_first(attended);
-        ops::attention(heads_first(q), known(keys), known(values), options, &out);
-    } else {
-        ops::attention_cached(q, keys, values, positions, {}, options, &attended);
-    }
+    // The host knows how many keys a prompt sees, so that no more need to be widened.
+    const std::int64_t seen = prompt ? prompt->length + rows : max_length_;
+    ops::attention_cached(q, keys.slice(2, 0, 1, seen), values.slice(2, 0, 1, seen), positions, {}, options,
+                          &attended);
     apply(layer.out, *b.attended.reshape_view({rows, c.num_heads * d}), b.delta);
 }
 

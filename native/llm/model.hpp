@@ -31,6 +31,8 @@ struct ModelOptions {
     // Captures the decode step once and replays it.
     bool use_graph = true;
     std::int64_t slots = 1;  // texts that decode() goes on with at once
+    // Of the cache: the weights' own, or float8_e4m3. That halves it, and what a step reads of it.
+    std::optional<DType> cache_dtype = {};
 };
 inline constexpr std::int64_t kDefaultMaxLength = 8192;
 
@@ -49,6 +51,7 @@ class Model {
     // Tokens in a slot's cache; a slot without any is not part of decode().
     std::int64_t length(std::int64_t slot = 0) const { return lengths_.at(static_cast<std::size_t>(slot)); }
     std::int64_t max_length() const noexcept { return max_length_; }
+    DType cache_dtype() const noexcept { return keys_.dtype(); }
     std::size_t cache_bytes() const noexcept { return keys_.nbytes() + values_.nbytes(); }
 
     // Each appends to the cache, and throws Error (value), changing nothing, where it has no room or a

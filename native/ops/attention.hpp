@@ -33,7 +33,7 @@ struct KvAppendOptions {
 };
 // Writes k and v [batch, tokens, kv_heads, d] into keys and values [batch, kv_heads, capacity, d]: from each
 // sequence's position on, positions: int32 [batch]. Tokens past the cache's end are dropped. q, k and v may
-// be slices of one array along the heads.
+// be slices of one array along the heads. A cache of float8_e4m3 takes 448 for all that is larger.
 void kv_append(const Array& k, const Array& v, const Array& keys, const Array& values, const Array& positions,
                const KvAppendOptions& options = {});
 
@@ -86,7 +86,7 @@ struct CacheOptions {
 // [batch, kv_heads, capacity, d]; or, with cache.pages, [pages, kv_heads, page_tokens, d]. positions: int32
 // [batch], where the first token stands among its sequence's keys, which may be a number of the device; the
 // others follow it; each sees the keys up to its own place, from options.left before it on. The cache has the
-// dtype of q, or, for 16-bit ones, float8_e4m3. options.mask cannot be had.
+// dtype of q, or is float8_e4m3, which is widened before more than a few tokens. options.mask cannot be had.
 Array attention_cached(const Array& q, const Array& keys, const Array& values, const Array& positions,
                        const CacheOptions& cache, const AttentionOptions& options,
                        const Array* out = nullptr);

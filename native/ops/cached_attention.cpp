@@ -65,7 +65,7 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
         refuse("keys", str("room for keys of heads whose number divides the ", heads, " of q"),
                to_string(keys.shape()));
     }
-    const bool narrow = keys.dtype() == DType::float8_e4m3 && query.dtype() != DType::float32;
+    const bool narrow = keys.dtype() == DType::float8_e4m3;
     require_array(kCall, "keys", keys, keys.shape(), narrow ? keys.dtype() : query.dtype());
     require_array(kCall, "values", values, keys.shape(), keys.dtype());
     require_array(kCall, "positions", positions, {batch}, DType::int32);
@@ -84,7 +84,10 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
         require_array(kCall, "alibi_slopes", *options.alibi_slopes, {heads}, DType::float32);
     }
     if (cache.pages != nullptr) check_pages(*cache.pages, batch, keys);
-    const bool many = tokens > kDecodeTokens && !narrow;
+    // Read once for all queries and written for the kernel of many; a pool of pages may be far larger than
+    // that.
+    const bool widened = narrow && tokens > kDecodeTokens && cache.pages == nullptr;
+    const bool many = tokens > kDecodeTokens && (!narrow || widened);
     require_at_most("q", "sequences", batch, 65535);
     require_at_most("q", "queries of all heads", many ? batch * heads * tokens : heads * tokens,
                     many ? 1 << 30 : 65535);
@@ -99,7 +102,8 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
 
     const auto dense = [&](const Array& x) { return last_axis_dense(x) ? x : contiguous(x); };
     const Array q = many ? dense(query) : decode_query(query);
-    const Array k = dense(keys), v = dense(values), at = contiguous(positions);
+    const auto stored = [&](const Array& x) { return widened ? astype(x, query.dtype()) : dense(x); };
+    const Array k = stored(keys), v = stored(values), at = contiguous(positions);
     const Array pages = cache.pages == nullptr ? at : contiguous(*cache.pages);
     const Array slopes = options.alibi_slopes == nullptr ? at : contiguous(*options.alibi_slopes);
     const std::int64_t of_sequence = cache.pages == nullptr ? 0 : pages.shape()[1];

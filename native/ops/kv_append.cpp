@@ -56,8 +56,9 @@ void kv_append(const Array& k, const Array& v, const Array& keys, const Array& v
     const std::int64_t batch = k.shape()[0], tokens = k.shape()[1], kv_heads = k.shape()[2], d = k.shape()[3];
     if (d % 2 != 0 || d > kernels::kMaxAppendDim)
         refuse("k", str("heads of an even number of elements, at most ", kernels::kMaxAppendDim), str(d));
-    require_cache("keys", keys, k.shape(), k.dtype());
-    require_cache("values", values, k.shape(), k.dtype());
+    const DType stored = keys.dtype() == DType::float8_e4m3 ? keys.dtype() : k.dtype();
+    require_cache("keys", keys, k.shape(), stored);
+    require_cache("values", values, k.shape(), stored);
     if (values.shape() != keys.shape()) refuse("values", to_string(keys.shape()), to_string(values.shape()));
     require_array(kCall, "positions", positions, {batch}, DType::int32);
     require_contiguous(kCall, "positions", positions);
@@ -126,7 +127,7 @@ void kv_append(const Array& k, const Array& v, const Array& keys, const Array& v
                  blocks_of_token(batch * tokens, rows, current_stream(device)->multiprocessors()),
                  static_cast<std::uint32_t>(batch)},
         .block = {kernels::kAppendWarps * 32}};
-    const Kernel& kernel = kernels::kv_append(k.dtype());
+    const Kernel& kernel = kernels::kv_append(k.dtype(), keys.dtype());
     const Array* table = o.rope != nullptr ? &o.rope->inv_freq : nullptr;
     if (o.q != nullptr) {
         launch(kernel, config, params, cost, {&k, &v, &positions, o.q_norm, o.k_norm, table},

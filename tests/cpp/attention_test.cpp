@@ -272,9 +272,11 @@ TEST(AttentionCached, MatchesFloat64) {
             for (const std::int64_t d : {16, 64, 128, 256}) {
                 const CachedCase c{3, 2, 8, 2, d, 400, {7, 398, 211}};
                 check_cached(c, dtype, dtype, paged);
-                if (dtype != DType::float32) check_cached(c, dtype, DType::float8_e4m3, paged);
+                check_cached(c, dtype, DType::float8_e4m3, paged);
             }
-            check_cached({2, 1, 7, 1, 12, 160, {0, 150}}, dtype, dtype, paged);
+            for (const DType stored : {dtype, DType::float8_e4m3}) {
+                check_cached({2, 1, 7, 1, 12, 160, {0, 150}}, dtype, stored, paged);
+            }
             check_cached({1, 30, 4, 2, 64, 96, {50}}, dtype, dtype, paged);
         }
     }
@@ -291,8 +293,9 @@ TEST(AttentionCached, PromptsMatchFloat64) {
         for (const std::int64_t page : {8, 32, 48, 208, 13}) {
             check_cached({2, 40, 4, 1, 128, 416, {5, 300}, page}, dtype, dtype, true);
         }
-        if (dtype != DType::float32) {
-            check_cached({2, 12, 4, 2, 64, 96, {3, 60}}, dtype, DType::float8_e4m3, true);
+        for (const bool paged : {false, true}) {
+            check_cached({2, 12, 4, 2, 64, 96, {3, 60}}, dtype, DType::float8_e4m3, paged);
+            check_cached({2, 70, 4, 2, 128, 416, {17, 346}}, dtype, DType::float8_e4m3, paged);
         }
     }
 }
@@ -376,10 +379,10 @@ TEST(AttentionCached, RefusesTheRest) {
     EXPECT_THROW(ops::attention_cached(q, k, k, of({3}, DType::int32), {}, {}), Error);
     EXPECT_THROW(ops::attention_cached(q, k, k, of({2}), {}, {}), Error);
     EXPECT_THROW(ops::attention_cached(q, k, k, at, {}, {.soft_cap = -1}), Error);
-    const Array narrow = of({2, 2, 32, 16}, DType::float8_e4m3);
-    EXPECT_THROW(ops::attention_cached(q, narrow, narrow, at, {}, {}), Error);  // beside float32
-    const Array odd = of({2, 2, 32, 12}, DType::float8_e4m3);                   // not in pieces of 16 bytes
-    EXPECT_THROW(ops::attention_cached(of({2, 1, 4, 12}, DType::float16), odd, odd, at, {}, {}), Error);
+    const Array narrow = of({2, 2, 32, 16}, DType::float8_e4m3),
+                other = of({2, 2, 32, 16}, DType::float8_e5m2);
+    EXPECT_THROW(ops::attention_cached(q, narrow, k, at, {}, {}), Error);
+    EXPECT_THROW(ops::attention_cached(q, other, other, at, {}, {}), Error);
     const Array pages = of({1, 2}, DType::int32);
     EXPECT_THROW(ops::attention_cached(q, k, k, at, {.pages = &pages}, {}), Error);
 }

@@ -115,9 +115,8 @@ std::vector<float> normalized(std::vector<float> x, std::size_t d, const std::ve
         double squares = 0;
         for (std::size_t i = 0; i < d; ++i) squares += x[head + i] * x[head + i];
         const double scale = 1 / std::sqrt(squares / static_cast<double>(d) + 1e-5);
-        for (std::size_t i = 0; i < d; ++i) {
+        for (std::size_t i = 0; i < d; ++i)
             x[head + i] = static_cast<float>(x[head + i] * scale * weights[i]);
-        }
     }
     return x;
 }
@@ -139,8 +138,8 @@ TEST(KvAppend, WritesNormalizedAndRotatedKeysAndValuesAtThePositions) {
             const auto freq = frequencies(c.d / 2);
             std::vector<float> q_weights, k_weights;
             if (c.norms) {
-                q_weights = rounded(random_floats(c.d, 5, 0.3f), dtype);
-                k_weights = rounded(random_floats(c.d, 6, 0.3f), dtype);
+                q_weights = rounded(random_floats(c.d, 5), dtype);
+                k_weights = rounded(random_floats(c.d, 6), dtype);
             }
             const Array fused = upload(values, {c.batch, c.tokens, all_heads, c.d}, dtype);
             const Array q = fused.slice(2, 0, 1, c.heads), k = fused.slice(2, c.heads, 1, c.kv_heads);
@@ -196,6 +195,41 @@ TEST(KvAppend, WritesNormalizedAndRotatedKeysAndValuesAtThePositions) {
     }
 }
 
+// What a cache of the same type would hold, rounded once more; what is too large becomes the largest.
+TEST(KvAppend, WritesFloat8) {
+    constexpr std::int64_t kTokens = 5, kHeads = 2, kDim = 64;
+    const Dims shape{1, kTokens, kHeads, kDim}, cache{1, kHeads, 8, kDim};
+    const Array at = upload_ints({2}), table = upload(frequencies(kDim / 2), {kDim / 2});
+    const ops::Rope rope{table};
+    for (const DType dtype : kModelFloats) {
+        auto k = rounded(random_floats(element_count(shape), 1, 4.0f), dtype), v = k;
+        std::reverse(v.begin(), v.end());
+        v[0] = 1000, v[1] = -1000, v[2] = NAN, v[3] = 1e-4f;
+        const auto append = [&](DType stored) {
+            const Array keys = Array::empty(test_device(), cache, stored),
+                        values = Array::empty(test_device(), cache, stored);
+            for (const Array* each : {&keys, &values}) ops::assign(*each, 0.0);
+            ops::kv_append(upload(k, shape, dtype), upload(v, shape, dtype), keys, values, at,
+                           {.rope = &rope});
+            return std::pair(download(ops::astype(keys, DType::float32)),
+                             download(ops::astype(values, DType::float32)));
+        };
+        const auto [keys, values] = append(DType::float8_e4m3);
+        const auto [exact_keys, exact_values] = append(dtype);
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+            // Half a step of 3 bits, and what the type of the exact ones is rounded by itself.
+            const float bound = std::max(std::abs(exact_keys[i]) * (0.0625f + 0.01f), 0x1p-10f);
+            ASSERT_LE(std::abs(keys[i] - exact_keys[i]), bound) << name(dtype) << " " << i;
+            if (std::isnan(exact_values[i])) {
+                ASSERT_TRUE(std::isnan(values[i]));
+                continue;
+            }
+            const float largest = std::clamp(exact_values[i], -448.0f, 448.0f);
+            ASSERT_EQ(values[i], static_cast<float>(float8_e4m3(largest))) << name(dtype) << " " << i;
+        }
+    }
+}
+
 TEST(KvAppend, DropsTokensPastTheEndAndCopiesWithoutRope) {
     const Array k = upload({1, 2, 3, 4}, {1, 2, 1, 2}), v = upload({5, 6, 7, 8}, {1, 2, 1, 2});
     const Array keys = upload({0, 0, 0, 0}, {1, 1, 2, 2}), values = upload({0, 0, 0, 0}, {1, 1, 2, 2});
@@ -217,6 +251,8 @@ TEST(KvAppend, RefusesWhatDoesNotFit) {
     };
     refuses(keys.readonly(), keys, positions, {});
     refuses(keys, upload({0, 0}, {1, 1, 1, 2}), positions, {});
+    refuses(Array::empty(test_device(), {1, 1, 2, 2}, DType::float8_e4m3), keys, positions, {});
+    refuses(Array::empty(test_device(), {1, 1, 2, 2}, DType::float16), keys, positions, {});
     refuses(upload({0, 0, 0, 0}, {1, 2, 2}), keys, positions, {});
     refuses(keys, keys, upload_ints({0, 0}), {});
     refuses(keys, keys, positions, {.q_norm = &norm});

@@ -71,6 +71,25 @@ def test_bfloat16_is_as_near_as_transformers_own(name):
     assert ours <= 2 * theirs
 
 
+@pytest.mark.parametrize("name", ["gemma2", "gpt2", "mistral_window", "qwen3"])
+def test_a_float8_cache_takes_less_and_stays_near(name):
+    folder, expected = DATA / "models" / name, reference(name)
+    model = gp.llm.load(folder, dtype="bfloat16", cache_dtype="float8_e4m3")
+    assert model.cache_dtype is gp.float8_e4m3
+    assert 2 * model.cache_bytes == load(name, "bfloat16").cache_bytes
+    # Half a step of 3 bits is 6 %; how much of it comes through is the models' own.
+    logits = model.score(expected["prompt_2"]).to_numpy()
+    assert relative_norm(logits, expected["logits_2"]) <= 0.12
+    check_decoding(model, expected["prompt_2"].tolist())
+
+
+def test_a_cache_of_another_dtype_is_refused():
+    folder = DATA / "models" / "qwen3"
+    for dtype in ("float16", "float8_e5m2", "int8"):
+        with pytest.raises(gp.InvalidTypeError, match="cache_dtype"):
+            gp.llm.load(folder, dtype="bfloat16", cache_dtype=dtype)
+
+
 def test_a_config_says_what_it_is(named):
     name, model, _ = named
     config = json.loads((DATA / "models" / name / "config.json").read_text())

@@ -1,6 +1,7 @@
 #include "kernels/attention/attention_decode.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -84,15 +85,14 @@ void attention_decode_host(const AttentionDecodeParams& p) {
     });
 }
 
-#define PLAIN(G, suffix, T)                                                            \
-    Kernel(KernelDef{.name = "attention_decode_" #suffix "_r" #G,                      \
-                     .image = &image_attention_decode,                                 \
-                     .twin = twin<AttentionDecodeParams, attention_decode_host<T, T>>, \
+#define X(G, suffix, T, stored, Stored)                                                     \
+    Kernel(KernelDef{.name = "attention_decode_" #suffix #stored "_r" #G,                   \
+                     .image = &image_attention_decode,                                      \
+                     .twin = twin<AttentionDecodeParams, attention_decode_host<T, Stored>>, \
                      .waits_for_predecessor = true}),
-#define X(suffix, T) {GPK_DECODE_ROWS(PLAIN, suffix, T)},
-const Kernel kPlain[][2] = {GPK_FLOAT_TYPES(X)};
+// Of each type, of one row and of four: over the same type, then over float8.
+const Kernel kPlain[] = {GPK_DECODE_PLAIN(X)};
 #undef X
-#undef PLAIN
 
 constexpr int mma_shared_bytes(int max_d, int rows, int threads) {
     return threads / 32 * rows * decode_line(max_d) * 4;
@@ -114,39 +114,39 @@ const Kernel kFloat8[] = {GPK_DECODE_MMA_FLOAT8(NARROW)};
 #undef SAME
 #undef MMA
 
-std::vector<DecodeVariant> rows_of(DType dtype) {
+std::vector<DecodeVariant> rows_of(DType dtype, DType stored) {
     std::vector<DecodeVariant> rows;
     const int type = float_index(dtype);
+    const bool narrow = stored != dtype;
     constexpr int kOfType = std::size(kMma) / 2;
     if (type > 0) {
 #define X(suffix, T, stored, Stored, D, N, threads, blocks, steps) \
-    {nullptr, DType::float16, true, D, N, threads, mma_shared_bytes(D, N, threads), blocks},
+    {nullptr, true, D, N, threads, mma_shared_bytes(D, N, threads), blocks},
         constexpr DecodeVariant kShapes[] = {GPK_DECODE_MMA(X)}, kFloat8Shapes[] = {GPK_DECODE_MMA_FLOAT8(X)};
 #undef X
         for (int i = 0; i < kOfType; ++i) {
             const int at = (type - 1) * kOfType + i;
-            DecodeVariant row = kShapes[at];
-            row.kernel = &kMma[at];
-            row.stored = dtype;
-            rows.push_back(row);
-            row = kFloat8Shapes[at];
-            row.kernel = &kFloat8[at];
-            row.stored = DType::float8_e4m3;
+            DecodeVariant row = (narrow ? kFloat8Shapes : kShapes)[at];
+            row.kernel = &(narrow ? kFloat8 : kMma)[at];
             rows.push_back(row);
         }
     }
+    const Kernel* plain = &kPlain[4 * type + (narrow ? 2 : 0)];
     // Four rows share what is read, where there are as many.
-    rows.push_back({&kPlain[type][1], dtype, false, kMaxHeadDim, 4, kDecodeThreads, 0, 2});
-    rows.push_back({&kPlain[type][0], dtype, false, kMaxHeadDim, 1, kDecodeThreads, 0, 2});
+    rows.push_back({&plain[1], false, kMaxHeadDim, 4, kDecodeThreads, 0, 2});
+    rows.push_back({&plain[0], false, kMaxHeadDim, 1, kDecodeThreads, 0, 2});
     return rows;
 }
 
 }  // namespace
 
-std::span<const DecodeVariant> attention_decode(DType dtype) {
-    static const std::vector<DecodeVariant> rows[] = {rows_of(DType::float32), rows_of(DType::float16),
-                                                      rows_of(DType::bfloat16)};
-    return rows[float_index(dtype)];
+std::span<const DecodeVariant> attention_decode(DType dtype, DType stored) {
+    static const auto both = [](DType each) {
+        return std::array{rows_of(each, each), rows_of(each, DType::float8_e4m3)};
+    };
+    static const std::array<std::vector<DecodeVariant>, 2> rows[] = {
+        both(DType::float32), both(DType::float16), both(DType::bfloat16)};
+    return rows[float_index(dtype)][stored == dtype ? 0 : 1];
 }
 
 }  // namespace gpk::kernels

@@ -1,7 +1,6 @@
 #include "kernels/attention/attention_decode.hpp"
 #include "kernels/attention/decode_split.cuh"
 #include "kernels/device.cuh"
-#include "kernels/floats.hpp"
 
 // On the ordinary cores: float32, and layouts that are not in pieces of 16 bytes.
 
@@ -13,10 +12,10 @@ constexpr int kWarps = kDecodeThreads / 32;
 constexpr int kElements = 8;  // of a key that one lane holds
 constexpr int kUnroll = 4;    // keys that a lane has in flight
 
-// Eight stored elements, moved as accesses of 16 bytes where the layout allows it.
+// Eight stored elements, moved as accesses of 16 bytes (float8: of 8) where the layout allows it.
 template <class T>
 struct Eight {
-    static constexpr int kPer = 16 / sizeof(T);
+    static constexpr int kPer = sizeof(T) == 1 ? 8 : 16 / sizeof(T);
     Vector<T, kPer> parts[kElements / kPer];
     __device__ __forceinline__ float operator[](int j) const {
         return float(parts[j / kPer].values[j % kPer]);
@@ -61,7 +60,7 @@ __device__ __forceinline__ std::int64_t place(const AttentionDecodeParams& p, co
 }
 
 // The keys of one warp, `lanes` lanes to a key: those of group i are begin + i, begin + i + groups, ...
-template <class T, int G>
+template <class Stored, int G>
 __device__ __forceinline__ void run_keys(const AttentionDecodeParams& p, const DecodeRange& range,
                                          const Rows<G>& rows, int lanes, int first, Running<G>& r) {
     const int of_warp = 32 / lanes, groups = kWarps * of_warp;
@@ -69,15 +68,15 @@ __device__ __forceinline__ void run_keys(const AttentionDecodeParams& p, const D
     const bool whole = p.vectorized && p.d % kElements == 0;
     for (int base = range.split_begin + static_cast<int>(threadIdx.x) / 32 * of_warp; base < range.split_end;
          base += groups * kUnroll) {
-        Eight<T> k[kUnroll], v[kUnroll];
+        Eight<Stored> k[kUnroll], v[kUnroll];
 #pragma unroll
         for (int u = 0; u < kUnroll; ++u) {
             // Past the end the last key is read again and its score discarded.
             const int key = min(base + group + u * groups, range.split_end - 1);
             // Lanes beyond the head's end read its first elements; their q is zero.
             const int at = first < p.d ? first : 0;
-            k[u].load(static_cast<const T*>(p.keys) + place(p, range, p.k_at, key), at, p.d, whole);
-            v[u].load(static_cast<const T*>(p.values) + place(p, range, p.v_at, key), at, p.d, whole);
+            k[u].load(static_cast<const Stored*>(p.keys) + place(p, range, p.k_at, key), at, p.d, whole);
+            v[u].load(static_cast<const Stored*>(p.values) + place(p, range, p.v_at, key), at, p.d, whole);
         }
         float score[kUnroll][G];
 #pragma unroll
@@ -145,7 +144,7 @@ __device__ __forceinline__ void join_groups(int lanes, Running<G>& r) {
     }
 }
 
-template <class T, int G>
+template <class T, class Stored, int G>
 __device__ __forceinline__ void decode(const AttentionDecodeParams& p) {
     __shared__ float warp_highest[kWarps][G], warp_sum[kWarps][G], warp_acc[kWarps][G][kMaxHeadDim];
     wait_for_predecessor();
@@ -177,7 +176,7 @@ __device__ __forceinline__ void decode(const AttentionDecodeParams& p) {
             r.acc[g][j] = 0;
         }
     }
-    run_keys<T>(p, range, rows, lanes, first, r);
+    run_keys<Stored>(p, range, rows, lanes, first, r);
     join_groups(lanes, r);
 
     if (lane < lanes) {
@@ -213,14 +212,12 @@ __device__ __forceinline__ void decode(const AttentionDecodeParams& p) {
 
 }  // namespace
 
-#define ROWS(G, suffix, T)                                                                  \
-    extern "C" __global__ void __launch_bounds__(kDecodeThreads)                            \
-        attention_decode_##suffix##_r##G(const __grid_constant__ AttentionDecodeParams p) { \
-        decode<T, G>(p);                                                                    \
+#define X(G, suffix, T, stored, Stored)                                                             \
+    extern "C" __global__ void __launch_bounds__(kDecodeThreads)                                    \
+        attention_decode_##suffix##stored##_r##G(const __grid_constant__ AttentionDecodeParams p) { \
+        decode<T, Stored, G>(p);                                                                    \
     }
-#define X(suffix, T) GPK_DECODE_ROWS(ROWS, suffix, T)
-GPK_FLOAT_TYPES(X)
+GPK_DECODE_PLAIN(X)
 #undef X
-#undef ROWS
 
 }  // namespace gpk::kernels

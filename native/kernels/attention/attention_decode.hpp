@@ -57,18 +57,24 @@ inline constexpr int kDecodeMaxSplits = 64;
 // them: grid = (splits, kv_heads * tiles of rows, batch).
 struct DecodeVariant {
     const Kernel* kernel;
-    DType stored;         // of keys and values
     bool needs_16_bytes;  // accesses of 16 bytes (`vectorized`)
     int max_d, rows, threads, shared_bytes;
     int blocks_per_multiprocessor;
 };
-// For queries of this dtype, best first for many rows; the last one of a stored dtype takes any layout.
-// float8_e4m3 is stored beside float16 and bfloat16 only, and in whole pieces of 16 bytes.
-std::span<const DecodeVariant> attention_decode(DType dtype);
+// For queries of this dtype over keys and values of the same or of float8_e4m3, best first for many rows; the
+// last one takes any layout.
+std::span<const DecodeVariant> attention_decode(DType dtype, DType stored);
 
-// Plain: X(rows)
+// Plain: X(rows, suffix, T, suffix of Stored, Stored)
 inline constexpr int kDecodeThreads = 128;
-#define GPK_DECODE_ROWS(X, ...) X(1, __VA_ARGS__) X(4, __VA_ARGS__)
+#define GPK_DECODE_PLAIN_OF(X, suffix, T) \
+    X(1, suffix, T, , T)                  \
+    X(4, suffix, T, , T)                  \
+    X(1, suffix, T, _e4m3, ::gpk::float8_e4m3) X(4, suffix, T, _e4m3, ::gpk::float8_e4m3)
+#define GPK_DECODE_PLAIN(X)                     \
+    GPK_DECODE_PLAIN_OF(X, f32, float)          \
+    GPK_DECODE_PLAIN_OF(X, f16, ::gpk::float16) \
+    GPK_DECODE_PLAIN_OF(X, bf16, ::gpk::bfloat16)
 
 // On tensor cores: X(suffix, T, suffix of Stored, Stored, max_d, rows, threads, blocks of a multiprocessor,
 // times 16 keys that a warp has under way) Of shared memory, for one row of a warp, in floats. With float8

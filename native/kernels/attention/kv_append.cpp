@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "kernels/attention/rope_host.hpp"
@@ -28,7 +29,7 @@ std::vector<float> normalized(const KvAppendParams& p, const T* x, const T* weig
     return y;
 }
 
-template <class T>
+template <class T, class Stored>
 void append_token(const KvAppendParams& p, std::int64_t batch, std::int64_t token) {
     const std::int64_t position = std::int64_t{p.positions[batch]} + token;
     const RopeAngles angles(p.rope, static_cast<float>(position));
@@ -41,32 +42,38 @@ void append_token(const KvAppendParams& p, std::int64_t batch, std::int64_t toke
     const std::int64_t v_token = batch * p.v_batch_stride + token * p.v_token_stride;
     for (std::int64_t head = 0; head < p.kv_heads; ++head) {
         const T* k = static_cast<const T*>(p.k) + k_token + head * p.d;
-        T* key =
-            static_cast<T*>(p.keys) + batch * p.key_batch_stride + head * p.key_head_stride + position * p.d;
-        rotate_head(normalized(p, k, static_cast<const T*>(p.k_norm)).data(), key, p.d, angles);
-        T* value = static_cast<T*>(p.values) + batch * p.value_batch_stride + head * p.value_head_stride +
-                   position * p.d;
-        std::copy_n(static_cast<const T*>(p.v) + v_token + head * p.d, p.d, value);
+        Stored* key = static_cast<Stored*>(p.keys) + batch * p.key_batch_stride + head * p.key_head_stride +
+                      position * p.d;
+        std::vector<float> turned = normalized(p, k, static_cast<const T*>(p.k_norm));
+        rotate_head(turned.data(), turned.data(), p.d, angles);
+        std::transform(turned.begin(), turned.end(), key, to_cache<Stored>);
+        Stored* value = static_cast<Stored*>(p.values) + batch * p.value_batch_stride +
+                        head * p.value_head_stride + position * p.d;
+        const T* v = static_cast<const T*>(p.v) + v_token + head * p.d;
+        std::transform(v, v + p.d, value, [](T x) { return to_cache<Stored>(static_cast<float>(x)); });
     }
 }
 
-template <class T>
+template <class T, class Stored>
 void kv_append_host(const KvAppendParams& p) {
     parallel_for(p.batch * p.tokens, 8, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) append_token<T>(p, i / p.tokens, i % p.tokens);
+        for (std::int64_t i = begin; i < end; ++i) append_token<T, Stored>(p, i / p.tokens, i % p.tokens);
     });
 }
 
-#define X(suffix, T)                                                  \
-    Kernel(KernelDef{.name = "kv_append_" #suffix,                    \
-                     .image = &image_kv_append,                       \
-                     .twin = twin<KvAppendParams, kv_append_host<T>>, \
+#define X(suffix, T, stored, Stored)                                          \
+    Kernel(KernelDef{.name = "kv_append_" #suffix #stored,                    \
+                     .image = &image_kv_append,                               \
+                     .twin = twin<KvAppendParams, kv_append_host<T, Stored>>, \
                      .waits_for_predecessor = true}),
-const Kernel kKernels[] = {GPK_FLOAT_TYPES(X)};
+const Kernel kKernels[] = {GPK_KV_APPEND(X)};
 #undef X
 
 }  // namespace
 
-const Kernel& kv_append(DType dtype) { return kKernels[float_index(dtype)]; }
+const Kernel& kv_append(DType dtype, DType cache) {
+    constexpr int kTypes = std::size(kKernels) / 2;
+    return kKernels[float_index(dtype) + (cache == dtype ? 0 : kTypes)];
+}
 
 }  // namespace gpk::kernels

@@ -1,7 +1,6 @@
 #include "kernels/attention/kv_append.hpp"
 
 #include "kernels/device.cuh"
-#include "kernels/floats.hpp"
 
 namespace gpk::kernels {
 
@@ -51,8 +50,8 @@ __device__ __forceinline__ float scale_of(const KvAppendParams& p, const Lane& l
     return 1.0f / sqrtf(squares / static_cast<float>(p.d) + p.norm_eps);
 }
 
-template <class T>
-__device__ __forceinline__ void turn(const KvAppendParams& p, const Lane& lane, const T* x, T* y,
+template <class T, class Stored>
+__device__ __forceinline__ void turn(const KvAppendParams& p, const Lane& lane, const T* x, Stored* y,
                                      const T* weights) {
     const float scale = weights != nullptr ? scale_of(p, lane, x) : 1.0f;
 #pragma unroll
@@ -64,13 +63,13 @@ __device__ __forceinline__ void turn(const KvAppendParams& p, const Lane& lane, 
             a *= scale * float(weights[first]);
             b *= scale * float(weights[second]);
         }
-        y[first] = T(a * lane.cosine[j] - b * lane.sine[j]);
-        y[second] = T(b * lane.cosine[j] + a * lane.sine[j]);
+        y[first] = to_cache<Stored>(a * lane.cosine[j] - b * lane.sine[j]);
+        y[second] = to_cache<Stored>(b * lane.cosine[j] + a * lane.sine[j]);
     }
 }
 
 // A warp's heads are those of one token, blockIdx.x; blocks along y share a token's heads.
-template <class T>
+template <class T, class Stored>
 __device__ __forceinline__ void append_heads(const KvAppendParams& p) {
     wait_for_predecessor();
     const std::int64_t token = blockIdx.x, batch = blockIdx.z;
@@ -90,27 +89,28 @@ __device__ __forceinline__ void append_heads(const KvAppendParams& p) {
         if (row - p.heads < p.kv_heads) {
             const T* k =
                 static_cast<const T*>(p.k) + batch * p.k_batch_stride + token * p.k_token_stride + head * p.d;
-            T* key = static_cast<T*>(p.keys) + batch * p.key_batch_stride + head * p.key_head_stride +
-                     position * p.d;
+            Stored* key = static_cast<Stored*>(p.keys) + batch * p.key_batch_stride +
+                          head * p.key_head_stride + position * p.d;
             turn(p, lane, k, key, static_cast<const T*>(p.k_norm));
         } else {
             const T* v =
                 static_cast<const T*>(p.v) + batch * p.v_batch_stride + token * p.v_token_stride + head * p.d;
-            T* value = static_cast<T*>(p.values) + batch * p.value_batch_stride + head * p.value_head_stride +
-                       position * p.d;
-            for (int i = static_cast<int>(threadIdx.x) % 32; i < p.d; i += 32) value[i] = v[i];
+            Stored* value = static_cast<Stored*>(p.values) + batch * p.value_batch_stride +
+                            head * p.value_head_stride + position * p.d;
+            for (int i = static_cast<int>(threadIdx.x) % 32; i < p.d; i += 32)
+                value[i] = to_cache<Stored>(float(v[i]));
         }
     }
 }
 
 }  // namespace
 
-#define X(suffix, T)                                                   \
-    extern "C" __global__ void __launch_bounds__(kAppendWarps * 32)    \
-        kv_append_##suffix(const __grid_constant__ KvAppendParams p) { \
-        append_heads<T>(p);                                            \
+#define X(suffix, T, stored, Stored)                                           \
+    extern "C" __global__ void __launch_bounds__(kAppendWarps * 32)            \
+        kv_append_##suffix##stored(const __grid_constant__ KvAppendParams p) { \
+        append_heads<T, Stored>(p);                                            \
     }
-GPK_FLOAT_TYPES(X)
+GPK_KV_APPEND(X)
 #undef X
 
 }  // namespace gpk::kernels

@@ -1,10 +1,11 @@
 // kv_append: writes the keys and values of new tokens into a cache, at the positions held in device memory.
 // On the way the keys, and the queries where given, are normalised head by head (RMSNorm) where the model
-// does so, and rotated (see rope.hpp).
+// does so, and rotated (see rope.hpp). A cache of float8_e4m3 takes the nearest of its numbers.
 #pragma once
 
 #include <cstdint>
 
+#include "base/float_types.hpp"
 #include "kernels/attention/rope.hpp"
 
 namespace gpk::kernels {
@@ -36,6 +37,26 @@ struct KvAppendParams {
 inline constexpr int kMaxAppendDim = 256;
 inline constexpr int kAppendWarps = 4;  // of a block; each takes a token's heads by turns
 
-const Kernel& kv_append(DType dtype);
+// X(suffix, T, suffix of the cache, its type): the caches of T, then those of float8_e4m3.
+#define GPK_KV_APPEND(X)                              \
+    X(f32, float, , float)                            \
+    X(f16, ::gpk::float16, , ::gpk::float16)          \
+    X(bf16, ::gpk::bfloat16, , ::gpk::bfloat16)       \
+    X(f32, float, _e4m3, ::gpk::float8_e4m3)          \
+    X(f16, ::gpk::float16, _e4m3, ::gpk::float8_e4m3) \
+    X(bf16, ::gpk::bfloat16, _e4m3, ::gpk::float8_e4m3)
+
+// As a cache holds it. The largest float8_e4m3 stands for what is larger, which would be no number else.
+template <class Stored>
+GPK_HD Stored to_cache(float x) {
+    return Stored(x);
+}
+template <>
+GPK_HD float8_e4m3 to_cache<float8_e4m3>(float x) {
+    constexpr float kLargest = 448;
+    return float8_e4m3(x > kLargest ? kLargest : x < -kLargest ? -kLargest : x);
+}
+
+const Kernel& kv_append(DType dtype, DType cache);
 
 }  // namespace gpk::kernels

@@ -27,6 +27,7 @@ def load(
     device: Device | str | None = None,
     max_length: int | None = None,
     quantize: str | None = None,
+    cache_dtype: DType | str | type | None = None,
 ) -> LanguageModel:
     """Loads a language model of the families that docs/formats.md lists: Llama, Mistral, Qwen, Gemma, GPT-2.
 
@@ -38,12 +39,14 @@ def load(
         the head where it is not the embedding (int8 where they take 4 bits). Default: what a GGUF file has in
         blocks, or an AWQ, GPTQ, compressed-tensors or fp8 checkpoint in codes, stays so; the rest is as
         `dtype` says.
+    cache_dtype: of the context's keys and values: "float8_e4m3", half the memory of 16 bits, with 4 bits of
+        significance. Default: `dtype`, the only other one.
 
     Raises FileFormatError for files that are not what they should be, UnsupportedError for other models.
     """
     found = pull.find_model(path) if isinstance(path, str) else None
     source = Path(path) if found is None else found
-    where = _where("load", dtype, device, max_length, quantize)
+    where = _where("load", dtype, device, max_length, quantize, cache_dtype)
     if source.is_dir():
         return _load_folder(source, where)
     if source.is_file():
@@ -61,21 +64,22 @@ def from_arrays(
     device: Device | str | None = None,
     max_length: int | None = None,
     quantize: str | None = None,
+    cache_dtype: DType | str | type | None = None,
 ) -> LanguageModel:
     """A model of weights that are there already, for prompts of token ids: it has no tokenizer.
 
     config: what a config.json of the family would hold.
     arrays: by the names of a Hugging Face checkpoint. They are copied into the model's own layout.
-    dtype, device, max_length, quantize: as in load.
+    dtype, device, max_length, quantize, cache_dtype: as in load.
 
     Raises FileFormatError for a config that makes no model, and for arrays that do not fit it.
     """
-    where = _where("from_arrays", dtype, device, max_length, quantize)
+    where = _where("from_arrays", dtype, device, max_length, quantize, cache_dtype)
     native = _native._Model.from_arrays(dict(arrays), json.dumps(dict(config)), *where)
     return LanguageModel(native, None, _ids(config.get("eos_token_id")), "from_arrays")
 
 
-_Where = tuple["DType | str | type", Device, int, "str | None"]
+_Where = tuple["DType | str | type", Device, int, "str | None", "DType | str | type | None"]
 
 
 def _where(
@@ -84,12 +88,14 @@ def _where(
     device: Device | str | None,
     max_length: int | None,
     quantize: str | None,
+    cache_dtype: DType | str | type | None,
 ) -> _Where:
     """The arguments that loading ends with, the defaults in their places."""
     target = _native.device(device)
     if max_length is not None and max_length < 1:
         raise InvalidValueError(f"{call}: argument 'max_length': expected at least 1, got {max_length}")
-    return dtype or ("bfloat16" if target.is_cuda else "float32"), target, max_length or 0, quantize
+    weights = dtype or ("bfloat16" if target.is_cuda else "float32")
+    return weights, target, max_length or 0, quantize, cache_dtype
 
 
 def _load_folder(folder: Path, where: _Where) -> LanguageModel:
@@ -188,6 +194,16 @@ class LanguageModel:
     def dtype(self) -> DType:
         """Of the weights."""
         return self._native.dtype
+
+    @property
+    def cache_dtype(self) -> DType:
+        """Of the context's keys and values."""
+        return self._native.cache_dtype
+
+    @property
+    def cache_bytes(self) -> int:
+        """Of device memory that the context takes."""
+        return self._native.cache_bytes
 
     @property
     def max_length(self) -> int:
