@@ -114,7 +114,7 @@ def test_every_scheme_builds(scheme):
     ("changes", "kind", "part"),
     [
         ({"model": "bert"}, gp.UnsupportedError, "'bert'"),
-        ({"model": "llama"}, gp.UnsupportedError, "tokenizer.json"),
+        ({"model": "t5"}, gp.UnsupportedError, "tokenizer.json"),
         ({"pre": "new-thing"}, gp.UnsupportedError, "'new-thing'"),
         ({"tokens": None}, gp.FileFormatError, "tokens"),
         ({"tokens": [1, 2]}, gp.FileFormatError, "tokens"),

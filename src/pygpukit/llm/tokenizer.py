@@ -6,6 +6,7 @@ It comes from a tokenizer.json, or is built from a GGUF file's metadata.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from .._native import FileFormatError, InvalidValueError, UnsupportedError
 from ._optional import require
 
 # Token types in tokenizer.ggml.token_type (llama.cpp's llama_token_type).
-_CONTROL, _USER_DEFINED = 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 
 _ENGLISH = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -135,26 +136,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def from_gguf(metadata: Mapping[str, Any], path: str) -> Tokenizer:
-    """Of a GGUF file's "tokenizer.ggml.*" metadata."""
+    """Of a GGUF file's "tokenizer.ggml.*" metadata: byte-level BPE, or SentencePiece's BPE."""
     model = _text(metadata, path, "tokenizer.ggml.model")
-    if model != "gpt2":
+    if model not in _MODELS:
         raise UnsupportedError(
-            f"{path}: tokenizer.ggml.model: expected 'gpt2' (byte-level BPE), got '{model}'; "
-            "use the model's Hugging Face folder, whose tokenizer.json any kind may be in"
-        )
-    has_scheme = "tokenizer.ggml.pre" in metadata
-    scheme_name = _text(metadata, path, "tokenizer.ggml.pre") if has_scheme else "default"
-    if scheme_name not in _SCHEMES:
-        raise UnsupportedError(
-            f"{path}: tokenizer.ggml.pre: expected one of {', '.join(_SCHEMES)}, got '{scheme_name}'; "
-            "use the model's Hugging Face folder"
+            f"{path}: tokenizer.ggml.model: expected 'gpt2' (byte-level BPE) or 'llama' (SentencePiece), "
+            f"got '{model}'; use the model's Hugging Face folder, whose tokenizer.json any kind may be in"
         )
     tokens = _texts(metadata, path, "tokenizer.ggml.tokens")
-    merges = [tuple(each.split(" ")) for each in _texts(metadata, path, "tokenizer.ggml.merges")]
     types = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
-    if not isinstance(types, list) or len(types) != len(tokens) or any(len(merge) != 2 for merge in merges):
-        raise FileFormatError(f"{path}: tokenizer.ggml: expected a type for each token and pairs as merges")
-    backend = _byte_level_bpe(tokens, merges, types, _SCHEMES[scheme_name], path)
+    if not isinstance(types, list) or len(types) != len(tokens):
+        raise FileFormatError(f"{path}: tokenizer.ggml.token_type: expected one for each token")
+    if len(set(tokens)) != len(tokens):
+        raise FileFormatError(f"{path}: tokenizer.ggml.tokens: expected each token once")
     special = {}
     ids = {}
     for role in ("bos", "eos", "unknown", "padding", "eot", "eom"):
@@ -162,7 +156,8 @@ def from_gguf(metadata: Mapping[str, Any], path: str) -> Tokenizer:
         if isinstance(index, int) and 0 <= index < len(tokens):
             ids[role] = index
             special[{"unknown": "unk", "padding": "pad"}.get(role, role) + "_token"] = tokens[index]
-    _add_template(backend, tokens, ids, metadata, path)
+    backend = _MODELS[model](tokens, types, metadata, path)
+    _add_template(backend, tokens, ids, metadata, path, first=model == "llama")
     template = metadata.get("tokenizer.chat_template")
     return Tokenizer(
         backend,
@@ -186,13 +181,33 @@ def _texts(metadata: Mapping[str, Any], path: str, key: str) -> list[str]:
     return value
 
 
-def _byte_level_bpe(
-    tokens: list[str], merges: list[tuple[str, ...]], types: Sequence[int], scheme: _Scheme, path: str
-) -> Any:
+def _flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
+    return metadata.get(f"tokenizer.ggml.{name}", default) is True
+
+
+def _add_tokens(backend: Any, tokens: list[str], types: Sequence[int], kinds: Mapping[int, bool]) -> None:
+    """Those that are found before the merges: by kind, and whether they are special."""
     lib = require("tokenizers")
+    for kind, special in kinds.items():
+        chosen = [token for token, each in zip(tokens, types, strict=True) if each == kind]
+        added = [lib.AddedToken(token, special=special, normalized=False) for token in chosen]
+        (backend.add_special_tokens if special else backend.add_tokens)(added)
+
+
+def _byte_level_bpe(tokens: list[str], types: Sequence[int], metadata: Mapping[str, Any], path: str) -> Any:
+    lib = require("tokenizers")
+    has_scheme = "tokenizer.ggml.pre" in metadata
+    scheme_name = _text(metadata, path, "tokenizer.ggml.pre") if has_scheme else "default"
+    if scheme_name not in _SCHEMES:
+        raise UnsupportedError(
+            f"{path}: tokenizer.ggml.pre: expected one of {', '.join(_SCHEMES)}, got '{scheme_name}'; "
+            "use the model's Hugging Face folder"
+        )
+    scheme = _SCHEMES[scheme_name]
+    merges = [tuple(each.split(" ")) for each in _texts(metadata, path, "tokenizer.ggml.merges")]
+    if any(len(merge) != 2 for merge in merges):
+        raise FileFormatError(f"{path}: tokenizer.ggml.merges: expected pairs")
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    if len(vocabulary) != len(tokens):
-        raise FileFormatError(f"{path}: tokenizer.ggml.tokens: expected each token once")
     try:
         bpe = lib.models.BPE(vocab=vocabulary, merges=merges, ignore_merges=scheme.whole_words)
     except Exception as reason:  # the library raises plain Exception
@@ -208,23 +223,95 @@ def _byte_level_bpe(
     if scheme.nfc:
         backend.normalizer = lib.normalizers.NFC()
     backend.decoder = lib.decoders.ByteLevel()
-    for kind, add in ((_CONTROL, backend.add_special_tokens), (_USER_DEFINED, backend.add_tokens)):
-        add(
-            [
-                lib.AddedToken(token, special=kind == _CONTROL, normalized=False)
-                for token, each in zip(tokens, types, strict=True)
-                if each == kind
-            ]
-        )
+    _add_tokens(backend, tokens, types, {_CONTROL: True, _USER_DEFINED: False})
     return backend
 
 
+_SPACE = "\u2581"  # stands for a space in SentencePiece's tokens
+
+
+def _merges_by_score(tokens: list[str], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Each way to join two tokens to a third, in SentencePiece's order: the highest score first."""
+    known = set(tokens)
+    found = [
+        (-score, index, token[:cut], token[cut:])
+        for index, (token, score) in enumerate(zip(tokens, scores, strict=True))
+        for cut in range(1, len(token))
+        if token[:cut] in known and token[cut:] in known
+    ]
+    found.sort()
+    return [(left, right) for _, _, left, right in found]
+
+
+def _sentence_piece(tokens: list[str], types: Sequence[int], metadata: Mapping[str, Any], path: str) -> Any:
+    """SentencePiece's BPE without a normalisation of its own, as Llama 2, Mistral and Gemma have it."""
+    lib = require("tokenizers")
+    scores = metadata.get("tokenizer.ggml.scores")
+    if (
+        not isinstance(scores, list)
+        or len(scores) != len(tokens)
+        or not all(isinstance(each, float) and math.isfinite(each) for each in scores)
+    ):
+        raise FileFormatError(f"{path}: tokenizer.ggml.scores: expected a finite number for each token")
+    prefix = _flag(metadata, "add_space_prefix", True)
+    if "tokenizer.ggml.precompiled_charsmap" in metadata or _flag(
+        metadata, "remove_extra_whitespaces", False
+    ):
+        raise UnsupportedError(
+            f"{path}: tokenizer.ggml: expected a SentencePiece model without normalisation, got one with it; "
+            "use the model's Hugging Face folder"
+        )
+    joined = [
+        (token, score)
+        for token, score, kind in zip(tokens, scores, types, strict=True)
+        if kind in (_NORMAL, _USER_DEFINED) and token
+    ]
+    unknown = [token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN]
+    has_bytes = {f"<0x{byte:02X}>" for byte in range(256)} <= set(tokens)
+    try:
+        bpe = lib.models.BPE(
+            vocab={token: index for index, token in enumerate(tokens)},
+            merges=_merges_by_score([token for token, _ in joined], [score for _, score in joined]),
+            unk_token=unknown[0] if unknown else None,
+            fuse_unk=True,
+            byte_fallback=has_bytes,
+        )
+    except Exception as reason:  # the library raises plain Exception
+        raise FileFormatError(f"{path}: tokenizer.ggml.tokens: {reason}") from None
+    backend = lib.Tokenizer(bpe)
+    to_marks = lib.normalizers.Replace(" ", _SPACE)
+    backend.normalizer = (
+        lib.normalizers.Sequence([lib.normalizers.Prepend(_SPACE), to_marks]) if prefix else to_marks
+    )
+    steps = [lib.decoders.Replace(_SPACE, " "), lib.decoders.ByteFallback(), lib.decoders.Fuse()]
+    backend.decoder = lib.decoders.Sequence(steps + ([lib.decoders.Strip(" ", 1, 0)] if prefix else []))
+    # SentencePiece finds its user's own tokens in the marked text, before all joins.
+    own = [token for token, kind in zip(tokens, types, strict=True) if kind == _USER_DEFINED]
+    if prefix and any(_SPACE in token for token in own):
+        raise UnsupportedError(
+            f"{path}: tokenizer.ggml.tokens: expected user-defined ones without spaces, got "
+            f"{next(token for token in own if _SPACE in token)!r}; use the model's Hugging Face folder"
+        )
+    backend.add_tokens([lib.AddedToken(token, special=False, normalized=not prefix) for token in own])
+    _add_tokens(backend, tokens, types, {_CONTROL: True, _UNKNOWN: True})
+    return backend
+
+
+# tokenizer.ggml.model: what makes it of tokens, their types and the metadata.
+_MODELS = {"gpt2": _byte_level_bpe, "llama": _sentence_piece}
+
+
 def _add_template(
-    backend: Any, tokens: list[str], ids: Mapping[str, int], metadata: Mapping[str, Any], path: str
+    backend: Any,
+    tokens: list[str],
+    ids: Mapping[str, int],
+    metadata: Mapping[str, Any],
+    path: str,
+    first: bool,
 ) -> None:
-    """The tokens that the model expects before and after a text."""
-    before = metadata.get("tokenizer.ggml.add_bos_token", False) is True and "bos" in ids
-    after = metadata.get("tokenizer.ggml.add_eos_token", False) is True and "eos" in ids
+    """The tokens that the model expects around a text. `first`: one before it, unless said otherwise."""
+    before = _flag(metadata, "add_bos_token", first) and "bos" in ids
+    after = _flag(metadata, "add_eos_token", False) and "eos" in ids
     if not before and not after:
         return
     used = (["bos"] if before else []) + (["eos"] if after else [])
