@@ -3,6 +3,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
@@ -16,7 +17,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// A model with its one context. Each text begins anew; a new one ends the one under way.
+// A model with its one context. A new text ends the one under way.
 struct Session {
     Session(std::shared_ptr<const llm::ModelWeights> weights, const llm::ModelOptions& options)
         : model(std::move(weights), options) {}
@@ -24,41 +25,93 @@ struct Session {
     std::mutex mutex;  // over the model: a text may be read by another thread than the next one
     llm::Model model;
     std::uint64_t text = 0;  // counts them
+    Tokens tokens;           // that the context begins with, as far as it is known
 };
 
 struct PyModel {
     std::shared_ptr<Session> session;
 };
 
+struct TextOptions {
+    llm::GenerationOptions generation;
+    std::shared_ptr<Session> draft;  // of the strategy draft_model
+    bool reuse = false;              // what the context holds of the prompt
+};
+
 // The tokens of one text, as an iterator.
 class PyGeneration {
    public:
-    PyGeneration(std::shared_ptr<Session> session, const Tokens& prompt,
-                 const llm::GenerationOptions& options)
-        : session_(std::move(session)) {
-        const std::lock_guard lock(session_->mutex);
-        text_ = ++session_->text;
-        session_->model.truncate(0);
-        generator_ = std::make_unique<llm::Generator>(session_->model, prompt, options);
+    PyGeneration(std::shared_ptr<Session> session, const Tokens& prompt, TextOptions options)
+        : session_(std::move(session)),
+          draft_(std::move(options.draft)),
+          wants_logprobs_(options.generation.choice.logprobs) {
+        if (draft_ == session_) {
+            throw error(ErrorKind::value, {.call = "generate",
+                                           .argument = "speculate",
+                                           .expected = "another model for the drafts",
+                                           .got = "the model itself"});
+        }
+        const Locked locked(*this);
+        Session& s = *session_;
+        llm::check_options("generate", s.model, prompt, options.generation);
+        text_ = ++s.text;
+        if (draft_) {
+            draft_text_ = ++draft_->text;
+            draft_->tokens.clear();
+            options.generation.speculation.draft = std::shared_ptr<llm::Model>(draft_, &draft_->model);
+        }
+        s.tokens.resize(options.reuse ? s.tokens.size() : 0);
+        const auto same = std::mismatch(s.tokens.begin(), s.tokens.end(), prompt.begin(), prompt.end()).first;
+        // The last token's logits are wanted, so it is always computed.
+        const auto held = std::min({same - s.tokens.begin(), static_cast<std::ptrdiff_t>(prompt.size()) - 1,
+                                    static_cast<std::ptrdiff_t>(s.model.length())});
+        s.tokens.resize(static_cast<std::size_t>(held));
+        s.model.truncate(held);
+        generator_ = std::make_unique<llm::Generator>(s.model, prompt, options.generation);
+        s.tokens = prompt;
     }
 
     std::optional<std::int32_t> next() {
-        const std::lock_guard lock(session_->mutex);
-        if (session_->text != text_) {
+        const Locked locked(*this);
+        if (session_->text != text_ || (draft_ && draft_->text != draft_text_)) {
             throw error(ErrorKind::value,
                         {.call = "generate",
                          .expected = "one text at a time from a model",
                          .got = "a text that another one has replaced",
                          .fix = "read a text to its end before the next, or load the model twice"});
         }
-        return generator_->next();
+        const std::optional<std::int32_t> token = generator_->next();
+        if (token) session_->tokens.push_back(*token);
+        if (generator_->slid()) session_->tokens.clear();
+        return token;
     }
 
-    const llm::Generator& generator() const { return *generator_; }
+    void cancel() noexcept { generator_->cancel(); }  // from any thread
+
+    // Calls `look` with the generator while no other thread has it.
+    template <class Look>
+    auto look(Look&& look) const {
+        const Locked locked(*this);
+        return look(*generator_);
+    }
+    bool wants_logprobs() const noexcept { return wants_logprobs_; }
 
    private:
-    std::shared_ptr<Session> session_;
-    std::uint64_t text_ = 0;
+    struct Locked {
+        explicit Locked(const PyGeneration& of) : session(of.session_->mutex, std::defer_lock) {
+            if (of.draft_) {
+                draft = std::unique_lock(of.draft_->mutex, std::defer_lock);
+                std::lock(session, draft);
+            } else {
+                session.lock();
+            }
+        }
+        std::unique_lock<std::mutex> session, draft;
+    };
+
+    std::shared_ptr<Session> session_, draft_;
+    bool wants_logprobs_;
+    std::uint64_t text_ = 0, draft_text_ = 0;
     std::unique_ptr<llm::Generator> generator_;
 };
 
@@ -84,7 +137,7 @@ class PyBatch {
     llm::Batch batch_;
 };
 
-constexpr const char* kFinishReasons[] = {"none", "stop", "length", "context"};
+constexpr const char* kFinishReasons[] = {"none", "stop", "length", "context", "cancelled"};
 
 nb::dict config_dict(const llm::ModelConfig& config) {
     nb::dict out;
@@ -102,6 +155,41 @@ nb::dict config_dict(const llm::ModelConfig& config) {
     if (!config.ropes.empty()) out["rope_theta"] = config.ropes[0].theta;
     out["tie_word_embeddings"] = config.tie_word_embeddings;
     return out;
+}
+
+// What `look` finds at a text's generator, which another thread may be busy with.
+template <class Look>
+auto of_generator(const PyGeneration& text, Look&& look) {
+    const Unlocked unlocked;
+    return text.look(look);
+}
+
+nb::dict stats_dict(const llm::GenerationStats& stats) {
+    nb::dict out;
+    out["prompt_tokens"] = static_cast<double>(stats.prompt_tokens);
+    out["reused_tokens"] = static_cast<double>(stats.reused_tokens);
+    out["generated_tokens"] = static_cast<double>(stats.generated_tokens);
+    out["prefill_seconds"] = stats.prefill_seconds;
+    out["decode_seconds"] = stats.decode_seconds;
+    out["tokens_per_second"] = stats.tokens_per_second();
+    const llm::SpeculationStats& s = stats.speculation;
+    if (s.passes + s.steps == 0) return out;
+    out["passes"] = static_cast<double>(s.passes);
+    out["plain_steps"] = static_cast<double>(s.steps);
+    out["guessed_tokens"] = static_cast<double>(s.guessed);
+    out["accepted_tokens"] = static_cast<double>(s.accepted);
+    out["acceptance"] =
+        s.guessed > 0 ? static_cast<double>(s.accepted) / static_cast<double>(s.guessed) : 0.0;
+    out["tokens_per_pass"] =
+        static_cast<double>(stats.generated_tokens - 1) / static_cast<double>(s.passes + s.steps);
+    return out;
+}
+
+nb::object logprobs_of(const std::optional<llm::TokenLogprobs>& of) {
+    if (!of) return nb::none();
+    nb::list best;
+    for (const auto& [token, logprob] : of->best) best.append(nb::make_tuple(token, logprob));
+    return nb::make_tuple(of->chosen, best);
 }
 
 std::optional<QuantFormat> format_of(const std::optional<std::string>& name) {
@@ -155,6 +243,7 @@ Array score(PyModel& self, const Tokens& tokens) {
     Session& session = *self.session;
     const std::lock_guard lock(session.mutex);
     ++session.text;
+    session.tokens.clear();
     session.model.truncate(0);
     return session.model.score(tokens);
 }
@@ -162,6 +251,27 @@ Array score(PyModel& self, const Tokens& tokens) {
 }  // namespace
 
 void bind_llm(nb::module_& m) {
+    nb::class_<llm::Choice>(m, "_Choice", "How the tokens of a text are chosen.")
+        .def(
+            "__init__",
+            [](llm::Choice* self, double temperature, std::int64_t top_k, double top_p, double min_p,
+               std::uint64_t seed, double repetition, double presence, double frequency,
+               std::optional<std::int64_t> logprobs) {
+                const llm::Choice choice{.sampling = {.temperature = temperature,
+                                                      .top_k = top_k,
+                                                      .top_p = top_p,
+                                                      .min_p = min_p,
+                                                      .seed = seed,
+                                                      .repetition = repetition,
+                                                      .presence = presence,
+                                                      .frequency = frequency},
+                                         .logprobs = logprobs};
+                choice.validate();
+                new (self) llm::Choice(choice);
+            },
+            nb::arg("temperature"), nb::arg("top_k"), nb::arg("top_p"), nb::arg("min_p"), nb::arg("seed"),
+            nb::arg("repetition_penalty"), nb::arg("presence_penalty"), nb::arg("frequency_penalty"),
+            nb::arg("logprobs").none());
     nb::class_<PyGeneration>(m, "_Generation", "The tokens of a text, one a step.")
         .def(
             "__iter__", [](nb::handle self) { return nb::borrow(self); },
@@ -175,35 +285,42 @@ void bind_llm(nb::module_& m) {
                  if (!token) throw nb::stop_iteration();
                  return *token;
              })
-        .def_prop_ro("finish_reason",
-                     [](PyGeneration& self) {
-                         return kFinishReasons[static_cast<int>(self.generator().finish_reason())];
-                     })
+        .def("cancel", [](PyGeneration& self) { self.cancel(); })
+        .def_prop_ro(
+            "logprobs",
+            [](PyGeneration& self) {
+                return logprobs_of(of_generator(self, [&](const llm::Generator& generator) {
+                    return self.wants_logprobs() ? std::optional(generator.logprobs()) : std::nullopt;
+                }));
+            },
+            nb::sig("def logprobs(self, /) -> tuple[float, list[tuple[int, float]]] | None"))
+        .def_prop_ro(
+            "finish_reason",
+            [](PyGeneration& self) {
+                return kFinishReasons[static_cast<int>(of_generator(
+                    self, [](const llm::Generator& generator) { return generator.finish_reason(); }))];
+            })
         .def_prop_ro(
             "stats",
             [](PyGeneration& self) {
-                const llm::GenerationStats& stats = self.generator().stats();
-                nb::dict out;
-                out["prompt_tokens"] = static_cast<double>(stats.prompt_tokens);
-                out["generated_tokens"] = static_cast<double>(stats.generated_tokens);
-                out["prefill_seconds"] = stats.prefill_seconds;
-                out["decode_seconds"] = stats.decode_seconds;
-                out["tokens_per_second"] = stats.tokens_per_second();
-                return out;
+                return stats_dict(
+                    of_generator(self, [](const llm::Generator& generator) { return generator.stats(); }));
             },
             nb::sig("def stats(self, /) -> dict[str, float]"));
     nb::class_<PyBatch>(m, "_Batch", "Several texts of a model at once; see pygpukit.llm.")
         .def(
             "add",
-            [](PyBatch& self, const Tokens& prompt, std::int64_t max_tokens, const Tokens& stop_tokens) {
+            [](PyBatch& self, const Tokens& prompt, std::int64_t max_tokens, const Tokens& stop_tokens,
+               const llm::Choice& choice, bool slide) {
                 const Unlocked unlocked;
-                return self.locked([&](llm::Batch& batch) {
-                    return batch.add(prompt, {.max_tokens = max_tokens, .stop_tokens = stop_tokens});
-                });
+                const llm::GenerationOptions options{
+                    .max_tokens = max_tokens, .stop_tokens = stop_tokens, .choice = choice, .slide = slide};
+                return self.locked([&](llm::Batch& batch) { return batch.add(prompt, options); });
             },
-            nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("stop_tokens"),
+            nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("stop_tokens"), nb::arg("choice"),
+            nb::arg("slide"),
             nb::sig("def add(self, prompt: collections.abc.Sequence[int], max_tokens: int, stop_tokens: "
-                    "collections.abc.Sequence[int]) -> int"))
+                    "collections.abc.Sequence[int], choice: _Choice, slide: bool) -> int"))
         .def(
             "cancel",
             [](PyBatch& self, std::int64_t text) {
@@ -220,13 +337,15 @@ void bind_llm(nb::module_& m) {
                 }();
                 nb::list out;
                 for (const llm::BatchToken& each : tokens) {
-                    out.append(nb::make_tuple(each.text,
-                                              each.token >= 0 ? nb::cast(each.token) : nb::object(nb::none()),
-                                              kFinishReasons[static_cast<int>(each.finish_reason)]));
+                    out.append(nb::make_tuple(
+                        each.text, each.token >= 0 ? nb::cast(each.token) : nb::object(nb::none()),
+                        kFinishReasons[static_cast<int>(each.finish_reason)], logprobs_of(each.logprobs)));
                 }
                 return out;
             },
-            nb::sig("def step(self) -> list[tuple[int, int | None, str]]"))
+            nb::sig(
+                "def step(self) -> list[tuple[int, int | None, str, tuple[float, list[tuple[int, float]]] | "
+                "None]]"))
         .def_prop_ro("slots", [](PyBatch& self) { return self.slots(); })
         .def_prop_ro("active",
                      [](PyBatch& self) { return self.locked([](llm::Batch& b) { return b.active(); }); })
@@ -273,28 +392,26 @@ void bind_llm(nb::module_& m) {
         .def(
             "generate",
             [](PyModel& self, const Tokens& prompt, std::int64_t max_tokens, const Tokens& stop_tokens,
-               double temperature, std::int64_t top_k, double top_p, std::uint64_t seed, double min_p,
-               double repetition, double presence, double frequency) {
+               const llm::Choice& choice, bool slide, bool reuse, const std::optional<std::string>& strategy,
+               const PyModel* draft, std::int64_t guesses, std::int64_t layers) {
                 const Unlocked unlocked;
-                const llm::GenerationOptions options{.max_tokens = max_tokens,
-                                                     .stop_tokens = stop_tokens,
-                                                     .sampling = {.temperature = temperature,
-                                                                  .top_k = top_k,
-                                                                  .top_p = top_p,
-                                                                  .min_p = min_p,
-                                                                  .seed = seed,
-                                                                  .repetition = repetition,
-                                                                  .presence = presence,
-                                                                  .frequency = frequency}};
-                return PyGeneration(self.session, prompt, options);
+                TextOptions options{.generation = {.max_tokens = max_tokens,
+                                                   .stop_tokens = stop_tokens,
+                                                   .choice = choice,
+                                                   .speculation = {.guesses = guesses, .layers = layers},
+                                                   .slide = slide},
+                                    .draft = draft != nullptr ? draft->session : nullptr,
+                                    .reuse = reuse};
+                if (strategy) options.generation.speculation.strategy = llm::strategy_from_name(*strategy);
+                return PyGeneration(self.session, prompt, std::move(options));
             },
-            nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("stop_tokens"), nb::arg("temperature"),
-            nb::arg("top_k"), nb::arg("top_p"), nb::arg("seed"), nb::arg("min_p"),
-            nb::arg("repetition_penalty"), nb::arg("presence_penalty"), nb::arg("frequency_penalty"),
+            nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("stop_tokens"), nb::arg("choice"),
+            nb::arg("slide"), nb::arg("reuse"), nb::arg("strategy").none(), nb::arg("draft").none(),
+            nb::arg("guesses"), nb::arg("layers"),
             nb::sig("def generate(self, prompt: collections.abc.Sequence[int], max_tokens: int, stop_tokens: "
-                    "collections.abc.Sequence[int], temperature: float, top_k: int, top_p: float, seed: int, "
-                    "min_p: float, repetition_penalty: float, presence_penalty: float, frequency_penalty: "
-                    "float) -> _Generation"));
+                    "collections.abc.Sequence[int], choice: _Choice, slide: bool, reuse: bool, strategy: str "
+                    "| None, "
+                    "draft: _Model | None, guesses: int, layers: int) -> _Generation"));
 }
 
 }  // namespace gpk::python

@@ -18,6 +18,7 @@ struct BatchToken {
     std::int64_t text = 0;    // as add() numbered it
     std::int32_t token = -1;  // -1 where a stop token ended the text
     FinishReason finish_reason = FinishReason::none;
+    std::optional<TokenLogprobs> logprobs = {};  // where its options ask for them
 };
 
 class Batch {
@@ -26,8 +27,8 @@ class Batch {
     explicit Batch(Model& model);
 
     // Queues a text; it begins at the first step with a free slot. Throws Error (value), changing nothing,
-    // where prompt and max_tokens do not fit a slot's context, a token is not in the vocabulary, or sampling
-    // is asked for: a batch chooses greedily.
+    // where prompt and max_tokens do not fit a slot's context, a token is not in the vocabulary, or the
+    // choice is none.
     std::int64_t add(std::span<const std::int32_t> prompt, const GenerationOptions& options);
     // Ends a text, waiting or under way, without a further token. False where there is none of that number.
     bool cancel(std::int64_t text);
@@ -43,12 +44,15 @@ class Batch {
    private:
     struct Text {
         std::int64_t id = -1;
-        std::vector<std::int32_t> prompt;  // until it begins
-        GenerationOptions options;
+        std::vector<std::int32_t> prompt = {};  // what the slot's context is to begin with; empty once it has
+        std::vector<std::int32_t> tokens = {};  // of a text that slides: what the context holds
+        GenerationOptions options = {};
         std::int64_t generated = 0;
+        bool began = false;
     };
 
-    void begin_waiting();
+    void begin_texts();
+    void await() const;
     void go_on();
     BatchToken next_of(std::int64_t slot);
 

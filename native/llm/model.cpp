@@ -7,6 +7,7 @@
 
 #include "base/error.hpp"
 #include "base/float_types.hpp"
+#include "llm/verifier.hpp"
 #include "ops/attention.hpp"
 #include "ops/creation.hpp"
 #include "ops/elementwise.hpp"
@@ -83,16 +84,27 @@ Model::Buffers::Buffers(Device& device, const ModelConfig& c, DType dtype, std::
       activated(Array::empty(device, {tokens, c.intermediate_size}, dtype)),
       delta(Array::empty(device, {tokens, c.hidden_size}, dtype)) {}
 
-Model::Buffers Model::Buffers::first(std::int64_t tokens) const {
+Model::Buffers Model::Buffers::rows(std::int64_t first, std::int64_t count) const {
     Buffers part;
     constexpr Array Buffers::* kAll[] = {&Buffers::ids,       &Buffers::hidden,   &Buffers::normed,
                                          &Buffers::qkv,       &Buffers::attended, &Buffers::gate_up,
                                          &Buffers::activated, &Buffers::delta};
-    for (const auto each : kAll) part.*each = (this->*each).slice(0, 0, 1, tokens);
+    for (const auto each : kAll) part.*each = (this->*each).slice(0, first, 1, count);
     return part;
 }
 
 namespace {
+
+std::int32_t checked_choice(std::int32_t token) {
+    if (token >= 0) return token;
+    throw error(ErrorKind::value,
+                {.call = "generate",
+                 .argument = "logits",
+                 .expected = "finite numbers from the model",
+                 .got = "a NaN, or no finite largest one",
+                 .fix = "check the weights for NaN and infinity, or use a dtype with a larger range: what "
+                        "overflows in float16 often fits bfloat16 or float32"});
+}
 
 std::int64_t choose_max_length(const ModelConfig& config, const ModelOptions& options) {
     if (options.max_length == 0) return std::min(config.max_positions, kDefaultMaxLength);
@@ -130,8 +142,9 @@ Model::Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& op
     : weights_(std::move(weights)),
       max_length_(choose_max_length(weights_->config, options)),
       lengths_(static_cast<std::size_t>(checked_slots(options))),
-      decode_buffers_(device(), weights_->config, weights_->dtype, slots()),
-      use_graph_(options.use_graph) {
+      decode_buffers_(device(), weights_->config, weights_->dtype, std::max(slots(), Verifier::kMostRows)),
+      use_graph_(options.use_graph),
+      chooser_(device(), slots(), weights_->config.num_tokens) {
     const ModelConfig& c = config();
     const Dims cache{c.num_layers, slots(), c.num_kv_heads, max_length_, c.head_dim};
     const DType cache_dtype = checked_cache_dtype(weights_->dtype, options);
@@ -158,7 +171,12 @@ Model::Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& op
                                              sizeof(std::int32_t));
 }
 
-Model::~Model() { PinnedPool::of(device()).release(log_, {chosen_.begin(), chosen_.end()}); }
+Model::~Model() {
+    const std::vector<std::shared_ptr<Event>> after{chosen_.begin(), chosen_.end()};
+    verifier_.reset();
+    PinnedPool::of(device()).release(log_, after);
+    chooser_.release(after);
+}
 
 void Model::check_slot(const char* call, std::int64_t slot) const {
     if (slot >= 0 && slot < slots()) return;
@@ -222,7 +240,7 @@ void Model::norm(const Norm& norm, const Array& x, const Array* residual, const 
 }
 
 // From the ids to `hidden`. `delta` is free until the first layer's attention.
-void Model::embed(const Buffers& b, std::optional<Place> prompt) {
+void Model::embed(const Buffers& b, const std::optional<Place>& place) {
     const Architecture& a = *config().architecture;
     if (weights_->embedding_codes) {
         ops::embedding(*weights_->embedding_codes, b.ids, b.hidden.dtype(), &b.hidden);
@@ -235,21 +253,23 @@ void Model::embed(const Buffers& b, std::optional<Place> prompt) {
     }
     if (a.learned_positions) {
         const std::int64_t tokens = b.ids.shape()[0];
-        const Array places = prompt ? ops::arange_integer(device(), prompt->length, 1, tokens, DType::int32)
-                                    : positions_.slice(0, 0, 1, tokens);
+        const Array places = !place ? positions_.slice(0, 0, 1, tokens)
+                             : place->length
+                                 ? ops::arange_integer(device(), *place->length, 1, tokens, DType::int32)
+                                 : place->each;
         ops::embedding(weights_->positions, places, &b.delta);
         ops::binary(BinaryOp::add, b.hidden, b.delta, &b.hidden);
     }
 }
 
 // From `normed` to `delta`.
-void Model::attend(const Buffers& b, std::size_t index, std::optional<Place> prompt) {
+void Model::attend(const Buffers& b, std::size_t index, const std::optional<Place>& place) {
     const ModelConfig& c = config();
     const ModelLayer& layer = weights_->layers[index];
     const LayerConfig& kind = c.layers[index];
     const std::int64_t d = c.head_dim, rows = b.normed.shape()[0];
     // [sequences, tokens, heads, d]: of one sequence, or a token of each.
-    const int added = prompt ? 0 : 1;
+    const int added = place ? 0 : 1;
     const auto heads_of = [&](std::int64_t first, std::int64_t heads) {
         return heads_view(b.qkv, first * d, heads, d).expand_dims(added);
     };
@@ -257,10 +277,10 @@ void Model::attend(const Buffers& b, std::size_t index, std::optional<Place> pro
     const Array v = heads_of(c.num_heads + c.num_kv_heads, c.num_kv_heads);
     const Array attended = b.attended.expand_dims(added);
     const auto taken = [&](const Array& of_slots) {
-        return of_slots.slice(0, prompt ? prompt->slot : 0, 1, prompt ? 1 : rows);
+        return of_slots.slice(0, place ? place->slot : 0, 1, place ? 1 : rows);
     };
     const Array keys = taken(layer_keys_[index]), values = taken(layer_values_[index]);
-    const Array positions = taken(positions_);
+    const Array positions = place ? place->position : taken(positions_);
 
     apply(layer.qkv, b.normed, b.qkv);
     std::optional<ops::Rope> rope;
@@ -276,10 +296,21 @@ void Model::attend(const Buffers& b, std::size_t index, std::optional<Place> pro
                                         .scale = c.attention_scale,
                                         .left = kind.window > 0 ? kind.window - 1 : -1,
                                         .soft_cap = c.attention_soft_cap};
-    // The host knows how many keys a prompt sees, so that no more need to be widened.
-    const std::int64_t seen = prompt ? prompt->length + rows : max_length_;
-    ops::attention_cached(q, keys.slice(2, 0, 1, seen), values.slice(2, 0, 1, seen), positions, {}, options,
-                          &attended);
+    if (place && !place->length) {
+        // A sequence for each token, over one cache: sums in the order of a step's.
+        const auto by_token = [&](const Array& cache) {
+            return cache.broadcast_to({rows, c.num_kv_heads, max_length_, d});
+        };
+        const Array each = heads_view(b.qkv, 0, c.num_heads, d).expand_dims(1),
+                    out = b.attended.expand_dims(1);
+        ops::attention_cached(each, by_token(keys), by_token(values), place->each, {.as_alone = true},
+                              options, &out);
+    } else {
+        // The host knows how many keys a prompt sees, so that no more need to be widened.
+        const std::int64_t seen = place ? *place->length + rows : max_length_;
+        ops::attention_cached(q, keys.slice(2, 0, 1, seen), values.slice(2, 0, 1, seen), positions, {},
+                              options, &attended);
+    }
     apply(layer.out, *b.attended.reshape_view({rows, c.num_heads * d}), b.delta);
 }
 
@@ -315,20 +346,20 @@ void Model::mix_experts(const Buffers& b, const Experts& experts) {
     ops::combine_experts(y, order.places, routes.weights, nullptr, &b.delta);
 }
 
-// From buffers.ids to buffers.normed, which is then ready for the head.
-void Model::forward(const Buffers& b, std::optional<Place> prompt) {
+// From buffers.ids through so many layers to buffers.normed, which is then ready for the head.
+void Model::forward(const Buffers& b, const std::optional<Place>& place, std::size_t layers) {
     const ModelWeights& w = *weights_;
     const bool post = config().architecture->post_norms;
-    embed(b, prompt);
+    embed(b, place);
     norm(w.layers[0].attention_norm, b.hidden, nullptr, b.normed);
-    for (std::size_t i = 0; i < w.layers.size(); ++i) {
+    for (std::size_t i = 0; i < layers; ++i) {
         const ModelLayer& layer = w.layers[i];
-        attend(b, i, prompt);
+        attend(b, i, place);
         if (post) norm(layer.post_attention_norm, b.delta, nullptr, b.delta);
         norm(layer.mlp_norm, b.delta, &b.hidden, b.normed);
         mlp(b, layer);
         if (post) norm(layer.post_mlp_norm, b.delta, nullptr, b.delta);
-        const bool last = i + 1 == w.layers.size();
+        const bool last = i + 1 == layers;
         norm(last ? w.final_norm : w.layers[i + 1].attention_norm, b.delta, &b.hidden, b.normed);
     }
 }
@@ -344,14 +375,25 @@ void Model::head(const Array& normed, const Array& logits) {
 }
 
 // Chooses the next token of slots from logits_ and moves their positions on.
-void Model::choose(std::int64_t first_slot, std::int64_t slots, std::int64_t tokens) {
+void Model::choose(std::int64_t first_slot, std::int64_t slots, std::int64_t tokens,
+                   const Chooser::Mode& mode) {
     const auto of = [&](const Array& x) { return x.slice(0, first_slot, 1, slots); };
-    const std::int64_t places = max_length_ + 1;
-    ops::next_token(of(logits_), config().num_tokens, tokens, of(decode_buffers_.ids), of(positions_),
-                    reinterpret_cast<std::int32_t*>(log_.data) + first_slot * places, places);
+    chooser_.choose(of(logits_), first_slot, tokens, of(decode_buffers_.ids), of(positions_),
+                    {reinterpret_cast<std::int32_t*>(log_.data), max_length_ + 1}, mode);
 }
 
-// To be waited for by greedy_after(). In a caller's capture nothing is known before its launch.
+void Model::choose_by(const Choice& choice, std::span<const std::int32_t> prompt, std::int64_t slot) {
+    check_slot("choose_by", slot);
+    choice.validate();
+    chooser_.begin(slot, choice, prompt);
+}
+
+void Model::reseed(std::int64_t slot) {
+    check_slot("reseed", slot);
+    chooser_.reseed(slot);
+}
+
+// To be waited for by chosen_after(). In a caller's capture nothing is known before its launch.
 void Model::mark() {
     const auto& stream = current_stream(device());
     if (stream->capture() != nullptr) return;
@@ -374,11 +416,17 @@ Array Model::run_prompt(const char* call, std::span<const std::int32_t> tokens, 
             const std::int64_t here = std::min(kPrefillTokens, count - first);
             const Buffers buffers(device(), config(), weights_->dtype, here);
             buffers.ids.copy_from_host(tokens.data() + first);
-            forward(buffers, Place{slot, length + first});
+            forward(buffers, Place{slot, length + first, positions_.slice(0, slot, 1, 1)},
+                    weights_->layers.size());
             if (all_logits) head(buffers.normed, all.slice(0, first, 1, here));
-            // The last token's logits; those of earlier pieces only move the position.
+            if (first + here < count) {
+                set_position(slot, length + first + here);
+                continue;
+            }
             head(buffers.normed.slice(0, here - 1, 1, 1), logits);
-            choose(slot, 1, here);
+            Chooser::Mode mode;
+            chooser_.add_to(mode, slot);
+            choose(slot, 1, here, mode);
         }
     } catch (...) {
         truncate(length, slot);  // the device's position goes back to where it was
@@ -397,11 +445,11 @@ Array Model::score(std::span<const std::int32_t> tokens, std::int64_t slot) {
     return run_prompt("score", tokens, slot, true);
 }
 
-void Model::step(std::int64_t slots) {
-    const Buffers buffers = decode_buffers_.first(slots);
-    forward(buffers, std::nullopt);
+void Model::step(std::int64_t slots, const Chooser::Mode& mode) {
+    const Buffers buffers = decode_buffers_.rows(0, slots);
+    forward(buffers, std::nullopt, weights_->layers.size());
     head(buffers.normed, logits_.slice(0, 0, 1, slots));
-    choose(0, slots, 1);
+    choose(0, slots, 1, mode);
 }
 
 // Slots of a step: up to the last that holds tokens, in powers of two, so that few graphs serve all numbers.
@@ -430,12 +478,16 @@ Array Model::decode() {
     const auto& stream = current_stream(device());
     // Loading a kernel's code is not allowed in a capture, so the first step runs without; inside a
     // caller's own capture the step becomes part of it.
-    const auto known = graphs_.find(slots);
+    Chooser::Mode mode;
+    for (std::int64_t slot = 0; slot < slots; ++slot) {
+        if (length(slot) > 0) chooser_.add_to(mode, slot);
+    }
+    const auto known = graphs_.find({slots, mode});
     if (!use_graph_ || known == graphs_.end() || stream->capture() != nullptr) {
-        step(slots);
-        graphs_.try_emplace(slots);
+        step(slots, mode);
+        graphs_.try_emplace({slots, mode});
     } else {
-        if (!known->second) known->second = Graph::capture(stream, [&] { step(slots); });
+        if (!known->second) known->second = Graph::capture(stream, [&] { step(slots, mode); });
         known->second->launch(stream);
     }
     for (std::int64_t& length : lengths_) length += length > 0 ? 1 : 0;
@@ -449,31 +501,41 @@ Array Model::decode(std::int32_t token) {
     return decode();
 }
 
-std::int32_t Model::greedy(std::int64_t slot) const {
-    check_slot("greedy", slot);
+std::int32_t Model::chosen(std::int64_t slot) const {
+    check_slot("chosen", slot);
     if (length(slot) == 0) {
         throw error(ErrorKind::value,
-                    {.call = "greedy", .expected = "a text to go on with", .got = "an empty context"});
+                    {.call = "chosen", .expected = "a text to go on with", .got = "an empty context"});
     }
     std::int32_t token = 0;
     decode_buffers_.ids.slice(0, slot, 1, 1).copy_to_host(&token);
-    return token;
+    return checked_choice(token);
 }
 
-std::int32_t Model::greedy_after(std::int64_t length, std::int64_t slot) const {
-    check_slot("greedy_after", slot);
+std::int32_t Model::chosen_after(std::int64_t length, std::int64_t slot) const {
+    check_slot("chosen_after", slot);
     const std::int64_t held = this->length(slot), steps_ago = held - length;
-    if (length < 1 || steps_ago < 0 || steps_ago > kAhead) {
-        throw error(ErrorKind::value,
-                    {.call = "greedy_after",
-                     .argument = "length",
-                     .expected = str(std::max<std::int64_t>(held - kAhead, 1), " to ", held),
-                     .got = str(length)});
+    if (length < 1 || steps_ago < 0) {
+        throw error(ErrorKind::value, {.call = "chosen_after",
+                                       .argument = "length",
+                                       .expected = str("1 to ", held),
+                                       .got = str(length)});
     }
     // Choices for other slots in between only make it a later one.
-    const std::int64_t choice = std::max<std::int64_t>(choices_ - 1 - steps_ago, 0);
+    const std::int64_t choice = std::max<std::int64_t>(choices_ - 1 - std::min(steps_ago, kAhead), 0);
     chosen_[static_cast<std::size_t>(choice % (kAhead + 1))]->synchronize();
-    return reinterpret_cast<const std::int32_t*>(log_.data)[slot * (max_length_ + 1) + length];
+    return checked_choice(
+        reinterpret_cast<const std::int32_t*>(log_.data)[slot * (max_length_ + 1) + length]);
+}
+
+Verifier& Model::verifier() {
+    if (!verifier_) verifier_ = std::make_unique<Verifier>(*this);
+    return *verifier_;
+}
+
+TokenLogprobs Model::logprobs_after(std::int64_t length, std::int64_t slot) const {
+    chosen_after(length, slot);
+    return chooser_.logprobs(slot, length);
 }
 
 }  // namespace gpk::llm

@@ -4,7 +4,7 @@
 //     auto weights = ModelWeights::load(device, ModelConfig::from_gguf(file), file, DType::bfloat16);
 //     Model model(weights, {});
 //     Array logits = model.prefill(prompt);    // float32 [vocab], of the last token
-//     std::int32_t token = model.greedy();     // waits
+//     std::int32_t token = model.chosen();     // waits
 //     logits = model.decode();                 // one step, from that token, queued at once
 //
 // llm/generator.hpp has the loop.
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "array/array.hpp"
+#include "llm/chooser.hpp"
 #include "llm/weights.hpp"
 #include "memory/pinned.hpp"
 #include "runtime/graph.hpp"
@@ -35,6 +36,8 @@ struct ModelOptions {
     std::optional<DType> cache_dtype = {};
 };
 inline constexpr std::int64_t kDefaultMaxLength = 8192;
+
+class Verifier;
 
 class Model {
    public:
@@ -58,18 +61,26 @@ class Model {
     // token is not in the vocabulary. The logits, float32 [vocab], are the last token's; they hold until
     // the next call.
     Array prefill(std::span<const std::int32_t> tokens, std::int64_t slot = 0);
-    // One step of every slot that holds tokens: appends its greedy() token, without waiting for it. The
+    // One step of every slot that holds tokens: appends its chosen() token, without waiting for it. The
     // logits are [slots, vocab], of the slots up to the last of these.
     Array decode();
-    Array decode(std::int32_t token);  // of slot 0 instead of its greedy() one
+    Array decode(std::int32_t token);  // of slot 0 instead of its chosen() one
     // The same as prefill with the logits of every token: [tokens, vocab], the caller's to keep.
     Array score(std::span<const std::int32_t> tokens, std::int64_t slot = 0);
 
-    // The largest of a slot's last logits, among the config's num_tokens; waits for it.
-    std::int32_t greedy(std::int64_t slot = 0) const;
-    // The same of when the cache held `length` tokens, while later steps may still run: for the last kAhead
-    // steps and the current one.
-    std::int32_t greedy_after(std::int64_t length, std::int64_t slot = 0) const;
+    // How a slot's tokens are chosen from the next call on, among the config's num_tokens: greedily until
+    // this is called. `prompt`: what a penalty of repetition finds in the text beside what is chosen.
+    void choose_by(const Choice& choice, std::span<const std::int32_t> prompt, std::int64_t slot = 0);
+    // Where the text goes on in a context that was emptied: draws at lengths that it had already are others.
+    void reseed(std::int64_t slot = 0);
+    // The token chosen from a slot's last logits; waits for it. Throws Error (value) where they have a NaN or
+    // no finite largest.
+    std::int32_t chosen(std::int64_t slot = 0) const;
+    // The same of when the cache held `length` tokens, since the last prompt, while later steps may still
+    // run: it waits for no step after the kAhead ones that follow.
+    std::int32_t chosen_after(std::int64_t length, std::int64_t slot = 0) const;
+    // Its log-probabilities, where choose_by asked for them.
+    TokenLogprobs logprobs_after(std::int64_t length, std::int64_t slot = 0) const;
     static constexpr std::int64_t kAhead = 3;
 
     // Throws Error (value), naming `call` and `argument`, for a token that is not in the vocabulary.
@@ -78,20 +89,28 @@ class Model {
     // Forgets the tokens from `length` on.
     void truncate(std::int64_t length, std::int64_t slot = 0);
 
+    // Passes over several guesses at once; made at the first call. Error (unsupported) for several slots.
+    Verifier& verifier();
+
    private:
+    friend class Verifier;
+
     // What lies between the layers, for up to so many tokens at once.
     struct Buffers {
         Buffers(Device& device, const ModelConfig& config, DType dtype, std::int64_t tokens);
-        Buffers first(std::int64_t tokens) const;
+        Buffers rows(std::int64_t first, std::int64_t count) const;
         Array ids, hidden, normed, qkv, attended, gate_up, activated, delta;
 
        private:
         Buffers() = default;
     };
-    // Where a prompt's tokens go: after `length` that the slot holds. A step has one token for each of the
+    // Where the tokens of a slot go: after `length` that it holds. A step has one token for each of the
     // first slots instead, and only the device knows where they stand.
     struct Place {
-        std::int64_t slot, length;
+        std::int64_t slot;
+        std::optional<std::int64_t> length;  // nothing: only the device knows, from `position`
+        Array position;                      // int32 [1]: of the first token
+        Array each = {};                     // int32 [tokens]: of all, where only the device knows
     };
 
     // A rotation's frequencies, in device memory, and what its cosines and sines are multiplied by.
@@ -103,15 +122,15 @@ class Model {
     void check_slot(const char* call, std::int64_t slot) const;
     void check_tokens(const char* call, std::span<const std::int32_t> tokens, std::int64_t slot) const;
     void set_position(std::int64_t slot, std::int64_t position) const;
-    void forward(const Buffers& buffers, std::optional<Place> prompt);
-    void embed(const Buffers& buffers, std::optional<Place> prompt);
-    void attend(const Buffers& buffers, std::size_t layer, std::optional<Place> prompt);
+    void forward(const Buffers& buffers, const std::optional<Place>& place, std::size_t layers);
+    void embed(const Buffers& buffers, const std::optional<Place>& place);
+    void attend(const Buffers& buffers, std::size_t layer, const std::optional<Place>& place);
     void mlp(const Buffers& buffers, const ModelLayer& layer);
     void mix_experts(const Buffers& buffers, const Experts& experts);
     void norm(const Norm& norm, const Array& x, const Array* residual, const Array& out) const;
     void head(const Array& normed, const Array& logits);
-    void choose(std::int64_t first_slot, std::int64_t slots, std::int64_t tokens);
-    void step(std::int64_t slots);
+    void choose(std::int64_t first_slot, std::int64_t slots, std::int64_t tokens, const Chooser::Mode& mode);
+    void step(std::int64_t slots, const Chooser::Mode& mode);
     void mark();
     std::int64_t step_slots() const;
     Array run_prompt(const char* call, std::span<const std::int32_t> tokens, std::int64_t slot,
@@ -125,13 +144,15 @@ class Model {
     std::vector<Rotation> rotations_;
     Array positions_;         // int32 [slots]: the lengths, in device memory; -1 where there are no tokens
     Array logits_;            // float32 [slots, vocab]
-    Buffers decode_buffers_;  // of one token for each slot; its ids hold the next step's
+    Buffers decode_buffers_;  // of one token for each slot, or a Verifier's; its ids hold the next step's
     PinnedBlock log_;         // int32 [slots, max_length + 1]: the token chosen at each length
     std::array<std::shared_ptr<Event>, kAhead + 1> chosen_;  // after choices, by turns
     std::int64_t choices_ = 0;
     bool use_graph_;
+    Chooser chooser_;
     // Of steps of so many slots; nothing before its kernels were launched once.
-    std::map<std::int64_t, std::shared_ptr<Graph>> graphs_;
+    std::map<std::pair<std::int64_t, Chooser::Mode>, std::shared_ptr<Graph>> graphs_;
+    std::unique_ptr<Verifier> verifier_;
 };
 
 }  // namespace gpk::llm

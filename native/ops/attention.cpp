@@ -247,6 +247,7 @@ Array attention(const Array& query, const Array& key, const Array& value, const 
                        .values = v,
                        .out = target.transpose({0, 2, 1, 3}),
                        .params = few_of(params),
+                       .as_alone = false,
                        .cost = cost,
                        .reads = {&q, &k, &v, &slopes}});
     } else {

@@ -80,6 +80,8 @@ struct CacheOptions {
     const Array* pages = nullptr;
     // What the stored numbers are multiplied by.
     double key_scale = 1, value_scale = 1;
+    // Spreads the keys of each sequence as if it were alone, so that its result has the same bits as then.
+    bool as_alone = false;
 };
 
 // Attention of new tokens, q [batch, tokens, heads, d], over a cache of each sequence, keys and values

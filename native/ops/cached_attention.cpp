@@ -170,6 +170,7 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
                               .page_tokens = static_cast<std::int32_t>(k.shape()[2]),
                               .pages_of_sequence = static_cast<std::int32_t>(of_sequence),
                               .page_count = static_cast<std::int32_t>(k.shape()[0])},
+                   .as_alone = cache.as_alone,
                    .cost = cost,
                    .reads = {&q, &k, &v, &at, &pages, &slopes}});
     return y;

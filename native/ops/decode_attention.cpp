@@ -19,7 +19,8 @@ std::int64_t tiles_of(const AttentionDecodeParams& p, int rows) {
 }
 
 // So many that the blocks fill the device when the keys do what there is room for.
-std::int64_t splits_of(Device& device, const AttentionDecodeParams& p, const DecodeVariant& variant) {
+std::int64_t splits_of(Device& device, AttentionDecodeParams p, const DecodeVariant& variant, bool as_alone) {
+    if (as_alone) p.batch = 1;
     const std::int64_t blocks =
         std::int64_t{variant.blocks_per_multiprocessor} * current_stream(device)->multiprocessors();
     const std::int64_t useful =
@@ -112,7 +113,7 @@ void launch_decode(const DecodeCall& call) {
     p.has_options = p.soft_cap > 0 || p.slopes != nullptr;
     p.vectorized = in_pieces(call.keys) && in_pieces(call.values) && in_pieces(q);
     const DecodeVariant& variant = choose(p, q.dtype(), call.keys.dtype());
-    p.splits = static_cast<std::int32_t>(splits_of(device, p, variant));
+    p.splits = static_cast<std::int32_t>(splits_of(device, p, variant, call.as_alone));
     const LaunchConfig config{
         .grid = {static_cast<std::uint32_t>(p.splits), static_cast<std::uint32_t>(tiles_of(p, variant.rows)),
                  static_cast<std::uint32_t>(p.batch)},

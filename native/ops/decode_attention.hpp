@@ -16,6 +16,7 @@ struct DecodeCall {
     // Options, sizes and what is read beside the arrays. The launch fills in their pointers and strides, and
     // how the keys are spread.
     kernels::AttentionDecodeParams params;
+    bool as_alone;  // see CacheOptions
     Cost cost;
     std::initializer_list<const Array*> reads;
 };

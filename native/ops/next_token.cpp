@@ -8,7 +8,7 @@
 namespace gpk::ops {
 
 void next_token(const Array& logits, std::int64_t count, std::int64_t advance, const Array& token,
-                const Array& position, std::int32_t* log, std::int64_t log_size) {
+                const Array& position, std::int32_t* log, std::int64_t log_size, const Array* drawn) {
     constexpr const char* kCall = "next_token";
     const bool fits = logits.rank() == 2 && count >= 1 && count <= logits.shape()[1] && count <= INT32_MAX;
     if (!fits || !last_axis_dense(logits)) {
@@ -24,10 +24,15 @@ void next_token(const Array& logits, std::int64_t count, std::int64_t advance, c
         require_contiguous(kCall, name, *array);
         require_writable(kCall, name, *array);
     }
-    common_device(kCall, {&logits, &token, &position});
+    if (drawn != nullptr) {
+        require_array(kCall, "drawn", *drawn, {rows}, DType::int32);
+        require_contiguous(kCall, "drawn", *drawn);
+    }
+    common_device(kCall, {&logits, &token, &position, drawn});
     if (rows == 0) return;
     const kernels::NextTokenParams params{
         .logits = logits.as<const float>(),
+        .drawn = drawn != nullptr ? drawn->as<const std::int32_t>() : nullptr,
         .token = token.as<std::int32_t>(),
         .position = position.as<std::int32_t>(),
         .log = log,
@@ -38,7 +43,9 @@ void next_token(const Array& logits, std::int64_t count, std::int64_t advance, c
         .advance = static_cast<std::int32_t>(advance),
     };
     launch(kernels::next_token(), {.grid = {static_cast<std::uint32_t>(rows)}, .block = {1024}}, params,
-           {.bytes = 4.0 * static_cast<double>(count * rows)}, {&logits}, {&token, &position});
+           {.bytes = drawn != nullptr ? 16.0 * static_cast<double>(rows)
+                                      : 4.0 * static_cast<double>(count * rows)},
+           {&logits, drawn}, {&token, &position});
 }
 
 }  // namespace gpk::ops

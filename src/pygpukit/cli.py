@@ -81,6 +81,20 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: fewer repeated tokens"
     )
+    parser.add_argument(
+        "--presence-penalty", type=float, default=0.0, metavar="P", help="off tokens of the text"
+    )
+    parser.add_argument(
+        "--frequency-penalty", type=float, default=0.0, metavar="P", help="the same, each time that they came"
+    )
+    parser.add_argument(
+        "--speculate",
+        metavar="HOW",
+        help="ngram, early_layers, jacobi or a smaller model: several tokens a pass where guesses are right",
+    )
+    parser.add_argument(
+        "--on-full", choices=("stop", "slide"), default="stop", help="what happens when the context is full"
+    )
     parser.add_argument("--seed", type=int, help="for the same text each time")
 
 

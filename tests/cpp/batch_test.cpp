@@ -54,6 +54,19 @@ std::vector<Text> some_texts(std::size_t count, std::uint32_t seed) {
             for (int j = 0; j < 6; ++j)
                 text.options.stop_tokens.push_back(static_cast<std::int32_t>(generator() % 97));
         }
+        // Greedy ones among others.
+        if (generator() % 3 == 0) {
+            text.options.choice.sampling = {
+                .temperature = 1.2, .top_k = 30, .top_p = 0.95, .min_p = 0.01, .seed = generator()};
+        }
+        if (generator() % 4 == 0) {
+            text.options.choice.sampling.repetition = 1.3;
+            text.options.choice.sampling.frequency = 0.2;
+        }
+        if (generator() % 4 == 0 && text.options.max_tokens > 0) {
+            text.options.slide = true;
+            text.options.max_tokens += 40;
+        }
         texts.push_back(text);
     }
     return texts;
@@ -132,7 +145,11 @@ TEST(Batch, RefusesWhatDoesNotFit) {
     EXPECT_THROW(batch.add(std::vector<std::int32_t>(9, 1), {.max_tokens = 3}), Error);
     EXPECT_THROW(batch.add(std::vector<std::int32_t>{97}, {}), Error);
     EXPECT_THROW(batch.add(std::vector<std::int32_t>{-1}, {}), Error);
-    EXPECT_THROW(batch.add(std::vector<std::int32_t>{1}, {.sampling = {.temperature = 1}}), Error);
+    EXPECT_THROW(batch.add(std::vector<std::int32_t>{1}, {.choice = {.sampling = {.temperature = -1}}}),
+                 Error);
+    EXPECT_THROW(batch.add(std::vector<std::int32_t>{1}, {.choice = {.logprobs = 1000}}), Error);
+    EXPECT_THROW(batch.add(std::vector<std::int32_t>{1}, {.speculation = {.strategy = llm::Strategy::ngram}}),
+                 Error);
     EXPECT_EQ(batch.waiting(), 0);
     EXPECT_THROW(model.prefill(std::vector<std::int32_t>{1}, 2), Error);
     EXPECT_THROW(model.prefill(std::vector<std::int32_t>{1}, -1), Error);

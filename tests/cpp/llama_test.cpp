@@ -96,7 +96,7 @@ TEST(Model, DecodeGoesOnFromPrefillWithAndWithoutAGraph) {
                                                    tokens.begin() + static_cast<std::ptrdiff_t>(i) + 1);
             const auto expected = last_row(llama_reference(config, tensors, so_far), config.vocab_size);
             EXPECT_LE(distance(logits, expected), 1e-5) << "token " << i << " graph " << use_graph;
-            EXPECT_EQ(model.greedy(), std::max_element(logits.begin(), logits.end()) - logits.begin());
+            EXPECT_EQ(model.chosen(), std::max_element(logits.begin(), logits.end()) - logits.begin());
         }
         EXPECT_EQ(model.length(), 24);
     }
@@ -197,7 +197,7 @@ TEST(Model, RefusesTokensAndLengthsThatDoNotFit) {
     EXPECT_THROW(Model(weights, {.max_length = -1}), Error);
     Model model(weights, {.max_length = 4});
     EXPECT_THROW(model.decode(), Error);
-    EXPECT_THROW(model.greedy(), Error);
+    EXPECT_THROW(model.chosen(), Error);
     EXPECT_THROW(model.prefill({}), Error);
     EXPECT_THROW(model.prefill(std::vector<std::int32_t>{0, 97}), Error);
     EXPECT_THROW(model.prefill(std::vector<std::int32_t>{-1}), Error);
@@ -237,7 +237,7 @@ TEST(Generator, StopsAtTokensLengthsAndTheContextsEnd) {
         text.insert(text.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(i));
         Model fresh(weights, {});
         fresh.prefill(text);
-        EXPECT_EQ(fresh.greedy(), tokens[i]) << i;
+        EXPECT_EQ(fresh.chosen(), tokens[i]) << i;
     }
 
     model.truncate(0);
@@ -262,9 +262,10 @@ TEST(Generator, SamplesTheSameFromTheSameSeed) {
     const auto prompt = some_tokens(6, config.vocab_size);
     const auto run = [&](std::uint64_t seed, bool use_graph) {
         Model model(weights, {.use_graph = use_graph});
-        return generate(model, prompt,
-                        {.max_tokens = 20, .sampling = {.temperature = 1, .top_k = 20, .seed = seed}},
-                        llm::FinishReason::length);
+        return generate(
+            model, prompt,
+            {.max_tokens = 20, .choice = {.sampling = {.temperature = 1, .top_k = 20, .seed = seed}}},
+            llm::FinishReason::length);
     };
     EXPECT_EQ(run(1, true), run(1, false));
     EXPECT_NE(run(1, true), run(2, true));
@@ -277,7 +278,7 @@ TEST(Generator, NeverChoosesPadding) {
     for (const double temperature : {0.0, 5.0}) {
         Model model(weights, {});
         for (const auto token :
-             generate(model, {1}, {.max_tokens = 40, .sampling = {.temperature = temperature}},
+             generate(model, {1}, {.max_tokens = 40, .choice = {.sampling = {.temperature = temperature}}},
                       llm::FinishReason::length)) {
             EXPECT_LT(token, 3);
         }

@@ -129,3 +129,29 @@ def test_running_out_of_memory_loses_no_token(model):
     while len(batch) > 0:
         pieces += batch.step()
     assert [each.token for each in pieces] == greedy
+
+
+def test_drawn_texts_are_those_that_the_model_draws_alone(model):
+    how = [
+        {"temperature": 1.0, "seed": 3},
+        {},
+        {"temperature": 0.7, "top_k": 9, "seed": 4, "logprobs": 2},
+        {"repetition_penalty": 1.4, "presence_penalty": 0.2},
+        {"temperature": 2.0, "top_p": 0.8, "min_p": 0.01, "seed": 5, "frequency_penalty": 0.5},
+    ]
+    batch = model.batch(3)
+    numbers = [batch.add(PROMPTS[i], max_tokens=10, stop_tokens=[], **how[i]) for i in range(5)]
+    tokens, logprobs = {number: [] for number in numbers}, {number: [] for number in numbers}
+    while len(batch) > 0:
+        for each in batch.step():
+            tokens[each.text].append(each.token)
+            logprobs[each.text].append(each.logprobs)
+    for i, number in enumerate(numbers):
+        alone = model.generate(PROMPTS[i], max_tokens=10, stop_tokens=[], **how[i])
+        assert tokens[number] == alone.tokens
+        assert [each for each in logprobs[number] if each is not None] == alone.logprobs
+    with pytest.raises(TypeError):
+        batch.add(PROMPTS[0], speculate="ngram")
+    assert model.generate_batch(PROMPTS, max_tokens=5, temperature=1.0, seed=1) == [
+        model.generate(prompt, max_tokens=5, temperature=1.0, seed=1) for prompt in PROMPTS
+    ]

@@ -136,14 +136,14 @@ def test_streamed_pieces_join_to_the_text(model):
 
 
 def test_stop_strings(model):
-    whole = model.generate("Once", max_tokens=60, temperature=1.0, seed=3)
+    whole = model.generate("Once", max_tokens=60, temperature=1.0, seed=4)
     assert len(whole) > 12
     stop = whole[8:11]
-    stream = model.stream("Once", max_tokens=60, temperature=1.0, seed=3, stop=stop)
+    stream = model.stream("Once", max_tokens=60, temperature=1.0, seed=4, stop=stop)
     assert "".join(stream) == whole[: whole.index(stop)]
     assert stream.finish_reason == "stop"
     assert (
-        model.generate("Once", max_tokens=60, temperature=1.0, seed=3, stop=["\0never", stop])
+        model.generate("Once", max_tokens=60, temperature=1.0, seed=4, stop=["\0never", stop])
         == whole[: whole.index(stop)]
     )
 
@@ -238,3 +238,185 @@ def test_penalties_are_those_of_their_definitions(model):
     ):
         with pytest.raises(gp.InvalidValueError, match=next(iter(bad))):
             model.stream_tokens(prompt, **bad)
+
+
+def test_logprobs_are_the_log_softmax_of_the_logits(model):
+    prompt = [5, 6, 7]
+    arguments = {
+        "max_tokens": 12,
+        "stop_tokens": [],
+        "temperature": 1.3,
+        "seed": 2,
+        "repetition_penalty": 1.2,
+    }
+    text = model.generate(prompt, logprobs=4, **arguments)
+    assert text == model.generate(prompt, **arguments)
+    assert [each.token for each in text.logprobs] == text.tokens
+    logits = model.score([*prompt, *text.tokens]).to_numpy().astype(np.float64)[len(prompt) - 1 :]
+    for row, each in zip(logits, text.logprobs, strict=False):
+        expected = row - row.max() - np.log(np.exp(row - row.max()).sum())
+        np.testing.assert_allclose(each.logprob, expected[each.token], atol=2e-5)
+        assert [token for token, _ in each.best] == np.argsort(-row)[:4].tolist()
+        np.testing.assert_allclose([p for _, p in each.best], np.sort(expected)[::-1][:4], atol=2e-5)
+    alone = model.generate(prompt, logprobs=0, max_tokens=3, stop_tokens=[])
+    assert [each.best for each in alone.logprobs] == [[]] * 3
+    assert model.generate(prompt, max_tokens=3).logprobs == []
+    for bad in (-1, 21):
+        with pytest.raises(gp.InvalidValueError, match="logprobs"):
+            model.generate(prompt, logprobs=bad)
+
+
+def test_a_full_context_stops_the_text_or_slides():
+    small = gp.llm.load(FOLDER, dtype="float32", max_length=24)
+    prompt = list(range(3, 13))
+    stopped = small.generate(prompt, stop_tokens=[])
+    assert (stopped.finish_reason, len(stopped.tokens)) == ("context", 15)
+    for how in ({}, {"temperature": 1.0, "seed": 5, "frequency_penalty": 0.3}):
+        slid = small.generate(prompt, max_tokens=60, stop_tokens=[], on_full="slide", **how)
+        assert (slid.finish_reason, len(slid.tokens)) == ("length", 60)
+        assert (
+            slid.tokens
+            == small.generate(prompt, max_tokens=60, stop_tokens=[], on_full="slide", **how).tokens
+        )
+        batch = small.batch(1)
+        batch.add(prompt, max_tokens=60, stop_tokens=[], on_full="slide", **how)
+        assert [each.token for _ in range(60) for each in batch.step()] == slid.tokens
+    # The context holds the later half of the tokens from then on.
+    greedy = small.generate(prompt, max_tokens=60, stop_tokens=[], on_full="slide").tokens
+    assert greedy[:15] == stopped.tokens
+    assert greedy[15:28] == small.generate([*prompt, *greedy[:15]][-12:], stop_tokens=[]).tokens
+    with pytest.raises(gp.InvalidValueError, match="on_full"):
+        small.generate(prompt, on_full="wrap")
+    with pytest.raises(gp.InvalidValueError, match="context"):
+        small.generate(list(range(25)), on_full="slide")
+
+
+def test_a_text_is_cancelled_from_another_thread(model):
+    whole = model.generate([5, 6, 7], max_tokens=200, stop_tokens=[])
+    stream = model.stream([5, 6, 7], max_tokens=200, stop_tokens=[])
+    pieces = [next(stream)]
+    thread = threading.Thread(target=stream.cancel)
+    thread.start()
+    thread.join()
+    pieces += stream
+    assert stream.finish_reason == "cancelled"
+    assert len(stream.tokens) <= 2
+    assert whole.startswith("".join(pieces))
+    with pytest.raises(StopIteration):
+        next(stream)
+    running = model.stream([5, 6, 7], max_tokens=250, stop_tokens=[])
+    taken = []
+    reader = threading.Thread(target=lambda: taken.extend(running))
+    reader.start()
+    while not running.tokens:
+        pass
+    running.close()
+    reader.join(30)
+    assert not reader.is_alive()
+    assert running.finish_reason in ("cancelled", "length")
+    assert model.generate([5, 6, 7], max_tokens=200, stop_tokens=[]) == whole
+
+
+def test_chat_turns_compute_what_is_new_alone(model):
+    messages, kept = [{"role": "user", "content": "Hi there"}], []
+    for turn in range(3):
+        stream = model.stream_chat(messages, max_tokens=8, stop_tokens=[])
+        answer = "".join(stream)
+        kept.append(stream.stats["reused_tokens"])
+        fresh = gp.llm.load(FOLDER, dtype="float32").chat(messages, max_tokens=8, stop_tokens=[])
+        assert answer == fresh
+        assert fresh.stats["reused_tokens"] == 0
+        messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": f"and {turn}?"}]
+    assert kept[0] == 0
+    assert 0 < kept[1] < kept[2]
+    # Another beginning, and one that is all there already.
+    other = [{"role": "user", "content": "Ho"}]
+    first = model.chat(other, max_tokens=5, temperature=1.0, seed=1)
+    again = model.chat(other, max_tokens=5, temperature=1.0, seed=1)
+    assert again == first
+    assert again.stats["reused_tokens"] == again.stats["prompt_tokens"] - 1
+    assert model.generate(model.chat_prompt(other), max_tokens=5).stats["reused_tokens"] == 0
+
+
+def test_weights_that_are_no_numbers_are_named():
+    import json
+
+    config = json.loads((DATA / "llama" / "tied_headdim" / "config.json").read_text())
+    file = gp.io.safetensors(DATA / "llama" / "tied_headdim")
+    arrays = {name: gp.asarray(np.full(file[name].shape, np.nan, np.float32)) for name in file}
+    broken = gp.llm.from_arrays(config, arrays, dtype="float32")
+    for how in ({}, {"temperature": 1.0}, {"speculate": "jacobi"}):
+        with pytest.raises(gp.InvalidValueError, match=r"NaN.*weights"):
+            list(broken.stream_tokens([1, 2, 3], max_tokens=4, **how))
+    batch = broken.batch(2)
+    number = batch.add([1, 2])
+    with pytest.raises(gp.InvalidValueError, match=rf"text {number}: .*NaN"):
+        batch.step()
+    assert batch.cancel(number)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: m.encode(5),
+        lambda m: m.encode(None),
+        lambda m: m.decode("12"),
+        lambda m: m.decode(5),
+        lambda m: m.decode([1, "a"]),
+        lambda m: gp.llm.load(None),
+        lambda m: gp.llm.load(5),
+        lambda m: m.generate("a", max_tokens="5"),
+        lambda m: m.generate("a", temperature="hot"),
+        lambda m: m.generate("a", top_k=1.5),
+        lambda m: m.generate("a", seed="x"),
+        lambda m: m.generate("a", stop_tokens=5),
+        lambda m: m.generate("a", stop_tokens="ab"),
+        lambda m: m.generate("a", logprobs="2"),
+        lambda m: m.generate("a", speculate=5),
+        lambda m: m.generate("a", speculate="ngram", guesses=1.5),
+        lambda m: m.batch("2"),
+        lambda m: m.generate_batch(["a"], max_sequences=None),
+        lambda m: m.generate_batch(["a"], temperature=None),
+    ],
+)
+def test_arguments_of_other_kinds(model, call):
+    with pytest.raises(gp.InvalidTypeError, match="argument"):
+        call(model)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m: gp.llm.load(""),
+        lambda m: m.generate("a", max_tokens=2**63),
+        lambda m: m.generate("a", top_k=2**70),
+        lambda m: m.generate("a", top_k=-1),
+        lambda m: m.decode([2**40]),
+        lambda m: m.decode([-1]),
+        lambda m: m.generate("a", stop_tokens=[2**40]),
+        lambda m: m.generate_batch(["a"], max_sequences=0),
+        lambda m: m.generate("a", speculate="guess"),
+        lambda m: m.generate("a", speculate="none"),
+        lambda m: m.generate("a", speculate="draft_model"),
+        lambda m: m.generate("a", speculate=m),
+        lambda m: m.generate("a", speculate="ngram", guesses=8),
+        lambda m: m.generate("a", speculate="ngram", guesses=0),
+        lambda m: m.generate("a", speculate="early_layers", early_layers=99),
+        lambda m: m.generate("a", speculate="early_layers", early_layers=2**80),
+    ],
+)
+def test_arguments_out_of_range(model, call):
+    with pytest.raises(gp.InvalidValueError, match="argument"):
+        call(model)
+
+
+def test_a_bad_eos_token_is_named(tmp_path):
+    import json
+    import shutil
+
+    folder = shutil.copytree(DATA / "llama" / "tied_headdim", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    for bad in ("2", [1, None], 1.5, True, {"id": 2}):
+        (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": bad}))
+        with pytest.raises(gp.FileFormatError, match="eos_token_id"):
+            gp.llm.load(folder, dtype="float32")

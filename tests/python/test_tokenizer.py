@@ -246,6 +246,24 @@ def test_half_a_character_at_the_end_is_given_as_it_is(tiny):
     assert decoder.finish() == mine.decode(ids[:-1])
 
 
+def test_bytes_that_make_no_text_are_decoded_a_few_at_a_time():
+    decoded = []
+
+    def decode(ids):
+        decoded.append(len(ids))
+        return bytes(ids).decode("utf-8", errors="replace")
+
+    for ids in ([0xFF] * 500, [0xFF] * 500 + list("\u20ac uro".encode()), [0xE2] * 300 + [0x82, 0xAC]):
+        decoder = TextDecoder(decode)
+        pieces = [decoder.push(token) for token in ids]
+        pieces.append(decoder.finish())
+        assert "".join(pieces) == bytes(ids).decode("utf-8", errors="replace")
+    assert max(decoded) < 30
+    decoder = TextDecoder(lambda ids: decoded.append(len(ids)) or "")  # special tokens, which are no text
+    assert [decoder.push(1) for _ in range(500)] == [""] * 500
+    assert max(decoded) < 30
+
+
 @pytest.mark.parametrize(
     ("pieces", "stops", "expected"),
     [

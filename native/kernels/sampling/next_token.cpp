@@ -12,14 +12,19 @@ namespace gpk::kernels {
 
 namespace {
 
+std::int32_t largest(const float* logits, std::int32_t count) {
+    std::int32_t best = 0;
+    for (std::int32_t i = 1; i < count && !std::isnan(logits[best]); ++i) {
+        if (std::isnan(logits[i]) || logits[i] > logits[best]) best = i;
+    }
+    return std::isfinite(logits[best]) ? best : -1;
+}
+
 void next_token_host(const NextTokenParams& p) {
     for (std::int64_t row = 0; row < p.rows; ++row) {
         if (p.position[row] < 0) continue;
-        const float* logits = p.logits + row * p.pitch;
-        std::int32_t best = 0;
-        for (std::int32_t i = 1; i < p.count && !std::isnan(logits[best]); ++i) {
-            if (std::isnan(logits[i]) || logits[i] > logits[best]) best = i;
-        }
+        const std::int32_t best =
+            p.drawn != nullptr ? p.drawn[row] : largest(p.logits + row * p.pitch, p.count);
         p.token[row] = best;
         const std::int32_t position = p.position[row] += p.advance;
         if (position >= 0 && position < p.log_size) p.log[row * p.log_size + position] = best;

@@ -27,6 +27,12 @@ __device__ __forceinline__ Candidate warp_best(Candidate c) {
     return c;
 }
 
+__device__ __forceinline__ void go_on(const NextTokenParams& p, std::int64_t row, std::int32_t token) {
+    p.token[row] = token;
+    const std::int32_t position = p.position[row] += p.advance;
+    if (position >= 0 && position < p.log_size) p.log[row * p.log_size + position] = token;
+}
+
 }  // namespace
 
 extern "C" __global__ void next_token(const __grid_constant__ NextTokenParams p) {
@@ -34,6 +40,10 @@ extern "C" __global__ void next_token(const __grid_constant__ NextTokenParams p)
     wait_for_predecessor();
     const std::int64_t row = blockIdx.x;
     if (p.position[row] < 0) return;
+    if (p.drawn != nullptr) {
+        if (threadIdx.x == 0) go_on(p, row, p.drawn[row]);
+        return;
+    }
     const float* logits = p.logits + row * p.pitch;
     Candidate best{-INFINITY, INT32_MAX};
     const auto take = [&](float logit, std::int32_t id) { best = better(best, {logit, id}); };
@@ -54,11 +64,7 @@ extern "C" __global__ void next_token(const __grid_constant__ NextTokenParams p)
     if (threadIdx.x >= 32) return;
     best = threadIdx.x < blockDim.x / 32 ? of_warps[threadIdx.x] : Candidate{-INFINITY, INT32_MAX};
     best = warp_best(best);
-    if (threadIdx.x == 0) {
-        p.token[row] = best.id;
-        const std::int32_t position = p.position[row] += p.advance;
-        if (position >= 0 && position < p.log_size) p.log[row * p.log_size + position] = best.id;
-    }
+    if (threadIdx.x == 0) go_on(p, row, isfinite(best.logit) ? best.id : -1);
 }
 
 }  // namespace gpk::kernels

@@ -1,7 +1,7 @@
-// next_token: of each row the id of the largest logit (the lowest id among equals; a NaN counts as the
-// largest) and the step of the position, so that the following step of a model needs nothing from the host.
-// The host reads which token it was from a log, while later steps run already. Rows with a position below 0
-// are left alone.
+// next_token: of each row the id of the largest logit (the lowest id among equals), or one that was drawn,
+// and the step of the position, so that the following step of a model needs nothing from the host. -1 where a
+// logit is NaN or the largest is infinite. The host reads which token it was from a log, while later steps
+// run already. Rows with a position below 0 are left alone.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@
 namespace gpk::kernels {
 
 struct NextTokenParams {
-    const float* logits;     // [rows, count], rows `pitch` elements apart
-    std::int32_t* token;     // [rows], written
-    std::int32_t* position;  // [rows], advanced
+    const float* logits;        // [rows, count], rows `pitch` elements apart
+    const std::int32_t* drawn;  // [rows]: the tokens, whatever the logits are; or null
+    std::int32_t* token;        // [rows], written
+    std::int32_t* position;     // [rows], advanced
     std::int32_t* log;  // [rows, log_size] in pinned host memory: the token, at the new position; or null
     std::int64_t log_size;
     std::int64_t rows, pitch;

@@ -20,6 +20,7 @@ _GROUP = "decode"
 # Of Qwen2.5-7B's and TinyLlama's shapes: what a step should reach.
 _SHARE_GOALS = {"Qwen2.5-7B": 0.88, "TinyLlama-1.1B": 0.80}
 _QUANTIZED_GOALS = {"int8": 1.8, "int4": 3.0}
+_STRATEGIES = ("ngram", "jacobi", "early_layers")
 _BATCH_GOALS = {8: 7.0, 64: 40.0}
 # On the simulated device in 4 bits, with the head in 8: tokens a second on two cores.
 _HOST_GOALS = {"SmolLM2-135M": 60.0}
@@ -45,10 +46,10 @@ def _measure_text(model_name: str, dtype: str | None, tokens: int) -> Row:
     return _row(f"decode {model_name} {model.dtype}, batch 1, {tokens} tokens", rates)
 
 
-def _rates(model: LanguageModel, prompt: list[int], tokens: int) -> list[float]:
+def _rates(model: LanguageModel, prompt: list[int], tokens: int, speculate: str | None = None) -> list[float]:
     rates, texts = [], set()
     for _ in range(_ROUNDS + 1):  # the first one warms up
-        stream = model.stream_tokens(prompt, max_tokens=tokens, stop_tokens=())
+        stream = model.stream_tokens(prompt, max_tokens=tokens, stop_tokens=(), speculate=speculate)
         texts.add(tuple(stream))
         rates.append(stream.stats["tokens_per_second"])
     if len(texts) != 1:
@@ -83,6 +84,7 @@ def _measure_shape(name: str, limits: Limits, dtype: str, quick: bool) -> Iterat
         row.goal, row.met = f">= {goal:g} of batch 1", row.ratios["batch 1"] >= goal
         yield row
     del model
+    yield from _speculate(name, dtype, quick)
     for format, goal in _QUANTIZED_GOALS.items():
         quantized = random_models.make(name, dtype, max_length=2304, quantize=format)
         row = _row(f"decode {name} shape {format}, batch 1", _rates(quantized, prompts[0], tokens))
@@ -102,6 +104,32 @@ def _measure_host(name: str, tokens: int) -> Row:
         gp.set_device(device)
     row.goal, row.met = f">= {_HOST_GOALS[name]:g} tokens/s", row.value >= _HOST_GOALS[name]
     return row
+
+
+def _speculate(name: str, dtype: str, quick: bool) -> Iterator[Row]:
+    """An edit: the prompt has a text with one token in 40 replaced, which the model puts right."""
+    model = random_models.make(name, dtype, max_length=2304, counts=True)
+    tokens = 40 if quick else 800
+    rng = np.random.default_rng(3)
+    vocab = random_models.CONFIGS[name]["vocab_size"]
+    prompt = list(range(vocab // 8, vocab // 8 + tokens))
+    for at in range(39, tokens, 40):
+        prompt[at] = int(rng.integers(vocab // 2, vocab))
+    prompt.append(vocab // 8 - 1)
+    plain = _row(f"decode {name} shape {dtype}, an edit, plain", _rates(model, prompt, tokens))
+    yield plain
+    expected = list(model.stream_tokens(prompt, max_tokens=tokens, stop_tokens=()))
+    for how in _STRATEGIES:
+        row = _row(f"decode {name} shape {dtype}, an edit, {how}", _rates(model, prompt, tokens, how))
+        stream = model.stream_tokens(prompt, max_tokens=tokens, stop_tokens=(), speculate=how)
+        if list(stream) != expected:
+            raise gp.Error(f"decode: {how} wrote another text than plain steps")
+        row.ratios = {"plain": row.value / plain.value}
+        row.figures = {key: stream.stats[key] for key in ("acceptance", "tokens_per_pass")}
+        row.note = "the same tokens"
+        if how == "ngram":
+            row.goal, row.met = ">= 2 of plain", row.ratios["plain"] >= 2
+        yield row
 
 
 def _prefill(name: str, model: LanguageModel, limits: Limits, dtype: str, prompt: list[int]) -> Row:

@@ -46,9 +46,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def make(
-    name: str, dtype: str = "bfloat16", max_length: int | None = None, quantize: str | None = None
+    name: str,
+    dtype: str = "bfloat16",
+    max_length: int | None = None,
+    quantize: str | None = None,
+    counts: bool = False,
 ) -> LanguageModel:
-    """A model of that shape, the same in every run."""
+    """A model of that shape, the same in every run.
+
+    counts: after token v it chooses v + 1, by far: its layers do all their work, and change little.
+    """
     config = CONFIGS[name]
     draw = Draw(seed=1)
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
@@ -56,9 +63,10 @@ def make(
     kv, wide = d * config["num_key_value_heads"], config["intermediate_size"]
     biased = config["model_type"] == "qwen2"
     arrays: dict[str, gp.Array] = {}
+    added = 1e-3 if counts else 1.0  # beside an embedding of 1 / sqrt(hidden) an element
 
-    def matrix(key: str, rows: int, columns: int, bias: bool = False) -> None:
-        arrays[f"{key}.weight"] = draw.normal(rows, columns, dtype=dtype, scale=1 / math.sqrt(columns))
+    def matrix(key: str, rows: int, columns: int, bias: bool = False, scale: float = 1.0) -> None:
+        arrays[f"{key}.weight"] = draw.normal(rows, columns, dtype=dtype, scale=scale / math.sqrt(columns))
         if bias:
             arrays[f"{key}.bias"] = draw.normal(rows, dtype=dtype, scale=0.1)
 
@@ -68,12 +76,16 @@ def make(
         matrix(f"{layer}.self_attn.q_proj", hidden, hidden, biased)
         matrix(f"{layer}.self_attn.k_proj", kv, hidden, biased)
         matrix(f"{layer}.self_attn.v_proj", kv, hidden, biased)
-        matrix(f"{layer}.self_attn.o_proj", hidden, hidden)
+        matrix(f"{layer}.self_attn.o_proj", hidden, hidden, scale=added)
         matrix(f"{layer}.mlp.gate_proj", wide, hidden)
         matrix(f"{layer}.mlp.up_proj", wide, hidden)
-        matrix(f"{layer}.mlp.down_proj", hidden, wide)
+        matrix(f"{layer}.mlp.down_proj", hidden, wide, scale=added)
         for norm in ("input_layernorm", "post_attention_layernorm"):
             arrays[f"{layer}.{norm}.weight"] = gp.ones(hidden, dtype)
     arrays["model.norm.weight"] = gp.ones(hidden, dtype)
-    matrix("lm_head", config["vocab_size"], hidden)
+    if counts:
+        embedding = arrays["model.embed_tokens.weight"]
+        arrays["lm_head.weight"] = gp.concat([embedding[-1:], embedding[:-1]])
+    else:
+        matrix("lm_head", config["vocab_size"], hidden)
     return from_arrays(config, arrays, dtype, max_length=max_length, quantize=quantize)

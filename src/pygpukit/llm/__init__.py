@@ -8,6 +8,8 @@ for piece in model.stream_chat([{"role": "user", "content": "Hello!"}]):
 
 from .batch import Batch as Batch
 from .batch import BatchPiece as BatchPiece
+from .choice import TokenLogprobs as TokenLogprobs
+from .model import GeneratedText as GeneratedText
 from .model import LanguageModel as LanguageModel
 from .model import TextStream as TextStream
 from .model import from_arrays as from_arrays

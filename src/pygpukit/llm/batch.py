@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _native
+from . import choice
+from .choice import TokenLogprobs
 from .text import StopFilter, TextDecoder, stop_strings
 from .tokenizer import Tokenizer
 
@@ -18,13 +20,14 @@ class BatchPiece(NamedTuple):
     token: int | None  # None where a stop token ended it
     piece: str  # whole characters, or "" while there are none; always "" for a model without a tokenizer
     finish_reason: str | None  # "stop", "length" or "context" with the last piece
+    logprobs: TokenLogprobs | None = None  # where they were asked for
 
 
 class Batch:
     """Texts of any lengths that a model writes at the same time; they may be added and cancelled at any time.
 
     A step costs little more than that of one text, up to some dozens: the weights are read once for all.
-    Each text is what the model would write alone, but for rounding; tokens are chosen greedily.
+    Each text is what the model would write alone with the same arguments, but for rounding.
     """
 
     def __init__(
@@ -67,24 +70,28 @@ class Batch:
         max_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         stop_tokens: Sequence[int] | None = None,
+        on_full: str = "stop",
+        **chosen_by: Any,
     ) -> int:
         """Queues a text and gives its number. Arguments as in LanguageModel.stream.
+
+        Each text has its own; reuse and speculate are not among them.
 
         Raises InvalidValueError for a prompt that has no room, and for stop strings without a tokenizer.
         """
         stops = stop_strings("add", stop)
-        if max_tokens is not None and max_tokens < 1:
-            raise _native.InvalidValueError(
-                f"add: argument 'max_tokens': expected at least 1, got {max_tokens}"
-            )
+        limit, slides = choice.max_tokens_of("add", max_tokens), choice.slides("add", on_full)
+        how = choice.make("add", **chosen_by)
         if stops and self._tokenizer is None:
             raise _native.InvalidValueError(
                 "add: argument 'stop': expected none without a tokenizer, got some"
             )
-        chosen = self._stop_tokens if stop_tokens is None else list(stop_tokens)
+        ends = (
+            self._stop_tokens if stop_tokens is None else choice.token_ids("add", "stop_tokens", stop_tokens)
+        )
         tokens = self._encode(prompt)
         with self._lock:
-            text = self._native.add(tokens, max_tokens or 0, chosen)
+            text = self._native.add(tokens, limit, ends, how, slides)
             if self._tokenizer is not None:
                 self._texts[text] = TextDecoder(self._tokenizer.decode), StopFilter(stops)
         return text
@@ -100,10 +107,17 @@ class Batch:
         with self._lock:
             return [self._piece(*each) for each in self._native.step()]
 
-    def _piece(self, text: int, token: int | None, reason: str) -> BatchPiece:
+    def _piece(
+        self,
+        text: int,
+        token: int | None,
+        reason: str,
+        native: tuple[float, list[tuple[int, float]]] | None,
+    ) -> BatchPiece:
         finish = None if reason == "none" else reason
+        logprobs = None if native is None or token is None else TokenLogprobs.of(token, native)
         if text not in self._texts:
-            return BatchPiece(text, token, "", finish)
+            return BatchPiece(text, token, "", finish, logprobs)
         decoder, stop = self._texts[text]
         piece = "" if token is None else stop.push(decoder.push(token))
         if finish is not None and not stop.stopped:
@@ -115,4 +129,4 @@ class Batch:
             finish = "stop"
         if finish is not None:
             del self._texts[text]
-        return BatchPiece(text, token, piece, finish)
+        return BatchPiece(text, token, piece, finish, logprobs)

@@ -15,19 +15,37 @@ def _load(arguments: argparse.Namespace) -> LanguageModel:
     return load(arguments.model, dtype=arguments.dtype, device=arguments.device, quantize=arguments.quantize)
 
 
+_draft: dict[str, LanguageModel] = {}  # by its path: one for all turns of a conversation
+
+
+def _strategy(arguments: argparse.Namespace) -> str | LanguageModel | None:
+    """A strategy's name, or the model of that name."""
+    how: str | None = arguments.speculate
+    if how in (None, "ngram", "early_layers", "jacobi"):
+        return how
+    if how not in _draft:
+        _draft[how] = load(how, dtype=arguments.dtype, device=arguments.device)
+    return _draft[how]
+
+
 def _options(arguments: argparse.Namespace, model: LanguageModel, prompt: list[int]) -> dict[str, Any]:
     room = model.max_length - len(prompt)
     if room < 1:
         raise InvalidValueError(
             f"the prompt has {len(prompt)} tokens, and the model's context holds {model.max_length}"
         )
+    slides = arguments.on_full == "slide"
     return {
-        "max_tokens": min(arguments.max_tokens, room),
+        "max_tokens": arguments.max_tokens if slides else min(arguments.max_tokens, room),
+        "on_full": arguments.on_full,
+        "speculate": _strategy(arguments),
         "temperature": arguments.temperature,
         "top_k": arguments.top_k,
         "top_p": arguments.top_p,
         "min_p": arguments.min_p,
         "repetition_penalty": arguments.repetition_penalty,
+        "presence_penalty": arguments.presence_penalty,
+        "frequency_penalty": arguments.frequency_penalty,
         "seed": arguments.seed,
     }
 
@@ -45,11 +63,18 @@ def _write(stream: TextStream, *, silent: bool) -> str:
     return "".join(pieces)
 
 
+def _guesses(stats: dict[str, float]) -> str:
+    if "acceptance" not in stats:
+        return ""
+    return f"{stats['tokens_per_pass']:.2f} tokens a pass, {stats['acceptance']:.0%} of guesses; "
+
+
 def _report(model: LanguageModel, stream: TextStream) -> None:
     stats = stream.stats
     print(
         f"[{stats['generated_tokens']:.0f} tokens, {stats['tokens_per_second']:.1f} tokens/s; "
         f"prompt of {stats['prompt_tokens']:.0f} in {stats['prefill_seconds']:.2f} s; "
+        f"{_guesses(stats)}"
         f"{model.dtype} on {model.device}]",
         file=sys.stderr,
     )

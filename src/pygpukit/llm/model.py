@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import operator
 import os
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .. import _native, io, pull
 from .._native import Array, Device, DType, FileFormatError, InvalidTypeError, InvalidValueError
-from . import chat
+from . import chat, choice
 from . import tokenizer as tokenizers
 from .batch import Batch
+from .choice import TokenLogprobs
 from .text import StopFilter, TextDecoder, stop_strings
 from .tokenizer import Tokenizer
 
@@ -44,8 +44,12 @@ def load(
 
     Raises FileFormatError for files that are not what they should be, UnsupportedError for other models.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidTypeError(f"load: argument 'path': expected a path or a name, got {type(path).__name__}")
     found = pull.find_model(path) if isinstance(path, str) else None
     source = Path(path) if found is None else found
+    if path == "":
+        raise InvalidValueError("load: argument 'path': expected a path or a name, got ''")
     where = _where("load", dtype, device, max_length, quantize, cache_dtype)
     if source.is_dir():
         return _load_folder(source, where)
@@ -76,7 +80,7 @@ def from_arrays(
     """
     where = _where("from_arrays", dtype, device, max_length, quantize, cache_dtype)
     native = _native._Model.from_arrays(dict(arrays), json.dumps(dict(config)), *where)
-    return LanguageModel(native, None, _ids(config.get("eos_token_id")), "from_arrays")
+    return LanguageModel(native, None, _ids("from_arrays", config), "from_arrays")
 
 
 _Where = tuple["DType | str | type", Device, int, "str | None", "DType | str | type | None"]
@@ -107,7 +111,10 @@ def _load_folder(folder: Path, where: _Where) -> LanguageModel:
     file = io.safetensors(folder)
     native = _native._Model.load(file._native, tokenizers.read_text(config_path), *where)
     has_tokenizer = (folder / "tokenizer.json").is_file()
-    stops = [*_ids(config.get("eos_token_id")), *_ids(generation.get("eos_token_id"))]
+    stops = [
+        *_ids(str(config_path), config),
+        *_ids(str(folder / "generation_config.json"), generation),
+    ]
     return LanguageModel(
         native, tokenizers.from_folder(folder) if has_tokenizer else None, stops, str(folder)
     )
@@ -121,10 +128,23 @@ def _load_gguf(path: Path, where: _Where) -> LanguageModel:
     return LanguageModel(native, tokenizer, [], str(path))
 
 
-def _ids(value: Any) -> list[int]:
-    """One id, several, or none."""
-    values = value if isinstance(value, list) else [value]
-    return [each for each in values if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
+def _ids(where: str, config: Mapping[str, Any]) -> list[int]:
+    """The ids that end a text: one, several, or none."""
+    value = config.get("eos_token_id")
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    for each in values:
+        if not isinstance(each, int) or isinstance(each, bool):
+            raise FileFormatError(f"{where}: 'eos_token_id': expected a token id or several, got {value!r}")
+    return [each for each in values if each >= 0]  # -1 says that there is none
+
+
+class GeneratedText(str):
+    """A text, with what is known of how it came about."""
+
+    tokens: list[int]
+    finish_reason: str | None  # as that of TextStream
+    stats: dict[str, float]
+    logprobs: list[TokenLogprobs]  # of the tokens, where they were asked for
 
 
 class TextStream:
@@ -135,6 +155,7 @@ class TextStream:
         self._pieces = self._run(TextDecoder(tokenizer.decode), StopFilter(stops))
         self._stopped = False
         self.tokens: list[int] = []  # so far
+        self.logprobs: list[TokenLogprobs] = []  # of these, where they were asked for
 
     def __iter__(self) -> Iterator[str]:
         return self._pieces
@@ -145,6 +166,8 @@ class TextStream:
     def _run(self, decoder: TextDecoder, stop: StopFilter) -> Iterator[str]:
         for token in self._native:
             self.tokens.append(token)
+            if (logprobs := self._native.logprobs) is not None:
+                self.logprobs.append(TokenLogprobs.of(token, logprobs))
             if piece := stop.push(decoder.push(token)):
                 yield piece
             if stop.stopped:
@@ -155,16 +178,40 @@ class TextStream:
         if rest := rest + stop.finish():
             yield rest
 
+    def cancel(self) -> None:
+        """Ends the text after the token under way. Any thread may call this."""
+        self._native.cancel()
+
+    def close(self) -> None:
+        """The same: a stream may be closed as a generator is."""
+        self.cancel()
+
     @property
     def finish_reason(self) -> str | None:
-        """Why the text ended: "stop", "length" (max_tokens) or "context" (it is full); None before that."""
+        """Why the text ended; None before that.
+
+        "stop" (a stop token or string), "length" (max_tokens), "context" (it is full) or "cancelled".
+        """
         reason = "stop" if self._stopped else self._native.finish_reason
         return None if reason == "none" else reason
 
     @property
     def stats(self) -> dict[str, float]:
-        """prompt_tokens, generated_tokens, prefill_seconds, decode_seconds, tokens_per_second."""
+        """Figures by name.
+
+        prompt_tokens, reused_tokens (of the prompt, that the context held already), generated_tokens,
+        prefill_seconds, decode_seconds, tokens_per_second. With speculate also passes, plain_steps,
+        guessed_tokens, accepted_tokens, acceptance (accepted of guessed) and tokens_per_pass: how many times
+        fewer passes and steps than tokens there were.
+        """
         return self._native.stats
+
+
+def _whole(stream: TextStream) -> GeneratedText:
+    text = GeneratedText("".join(stream))
+    text.tokens, text.logprobs = stream.tokens, stream.logprobs
+    text.finish_reason, text.stats = stream.finish_reason, stream.stats
+    return text
 
 
 class LanguageModel:
@@ -224,10 +271,13 @@ class LanguageModel:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The token ids of a text."""
+        if not isinstance(text, str):
+            raise InvalidTypeError(f"encode: argument 'text': expected a string, got {type(text).__name__}")
         return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids."""
+        tokens = choice.token_ids("decode", "tokens", tokens)
         return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
 
     def score(self, prompt: str | Sequence[int]) -> Array:
@@ -248,6 +298,12 @@ class LanguageModel:
         frequency_penalty: float = 0.0,
         seed: int | None = None,
         stop_tokens: Sequence[int] | None = None,
+        logprobs: int | None = None,
+        on_full: str = "stop",
+        reuse: bool = False,
+        speculate: str | LanguageModel | None = None,
+        guesses: int | None = None,
+        early_layers: int | None = None,
     ) -> _native._Generation:
         """The ids that go on with the prompt, one by one.
 
@@ -260,21 +316,60 @@ class LanguageModel:
         presence_penalty: taken off the logits of tokens in the text, frequency_penalty for each time.
         seed: the same seed gives the same text. Default: another one each time.
         stop_tokens: instead of the model's own.
+        logprobs: also tells each token's log-probability, and those of so many likeliest ones, 0 to 20:
+            the float32 log-softmax of the model's logits, before penalties and temperature.
+        on_full: "stop" ends the text where the context is full. "slide" computes the later half of the
+            context's tokens anew, from position 0 on, and goes on after these: what came earlier is
+            forgotten, but by the penalties.
+        reuse: keeps what the context holds of the prompt's beginning, from the text before, as chat does.
+            In 16 bits rounding may then differ from a new prompt's: a step's sums have another order.
+        speculate: guesses tokens and checks several in one pass. The text is that of plain greedy steps;
+            right guesses make it quicker: "ngram" (what followed the same tokens earlier: for code edits and
+            texts that repeat), "early_layers" (the model's first layers guess), "jacobi" (its own last
+            guesses), or a smaller model of the same tokens. Only with temperature 0, without penalties and
+            logprobs.
+        guesses: tokens that a pass checks, at most 7. Default: as the strategy has it, 3 to 7.
+        early_layers: how many layers guess. Default: a quarter of them.
+
+        Raises InvalidValueError for numbers out of range and a prompt without room, InvalidTypeError for
+        other kinds of arguments, UnsupportedError for speculate with what excludes it.
         """
-        if max_tokens is not None and max_tokens < 1:
-            raise InvalidValueError(f"generate: argument 'max_tokens': expected at least 1, got {max_tokens}")
+        draft = speculate if isinstance(speculate, LanguageModel) else None
+        how = speculate if isinstance(speculate, str) else None
+        if not (speculate is None or isinstance(speculate, str | LanguageModel)):
+            raise InvalidTypeError(
+                "generate: argument 'speculate': expected a strategy or a model, got "
+                f"{type(speculate).__name__}"
+            )
+        if speculate == "draft_model":
+            raise InvalidValueError("generate: argument 'speculate': expected the draft model itself")
+        for name, value in (("guesses", guesses), ("early_layers", early_layers)):
+            if value is not None and choice.checked("generate", name, value, int, "a whole number") < 1:
+                raise InvalidValueError(f"generate: argument '{name}': expected at least 1, got {value}")
         return self._native.generate(
             self._ids(prompt),
-            max_tokens or 0,
-            self.stop_tokens if stop_tokens is None else list(stop_tokens),
-            temperature,
-            top_k,
-            top_p,
-            secrets.randbits(64) if seed is None else seed,
-            min_p,
-            repetition_penalty,
-            presence_penalty,
-            frequency_penalty,
+            choice.max_tokens_of("generate", max_tokens),
+            self.stop_tokens
+            if stop_tokens is None
+            else choice.token_ids("generate", "stop_tokens", stop_tokens),
+            choice.make(
+                "generate",
+                temperature=temperature,
+                top_k=top_k,
+                top_p=top_p,
+                min_p=min_p,
+                repetition_penalty=repetition_penalty,
+                presence_penalty=presence_penalty,
+                frequency_penalty=frequency_penalty,
+                seed=seed,
+                logprobs=logprobs,
+            ),
+            choice.slides("generate", on_full),
+            bool(reuse),
+            "draft_model" if draft else how,
+            draft._native if draft else None,
+            guesses or 0,
+            early_layers or 0,
         )
 
     def stream(
@@ -287,16 +382,17 @@ class LanguageModel:
         tokenizer, stops = self.tokenizer, stop_strings("stream", stop)
         return TextStream(self.stream_tokens(prompt, **arguments), tokenizer, stops)
 
-    def generate(self, prompt: str | Sequence[int], **arguments: Any) -> str:
+    def generate(self, prompt: str | Sequence[int], **arguments: Any) -> GeneratedText:
         """The text that goes on with the prompt. Arguments as in stream."""
-        return "".join(self.stream(prompt, **arguments))
+        return _whole(self.stream(prompt, **arguments))
 
     def batch(self, max_sequences: int = 8) -> Batch:
         """Writes up to so many texts at once; each has a context of max_length tokens of its own.
 
         Raises InvalidValueError for a number below 1 or above 1024.
         """
-        return Batch(self._native.batch(max_sequences), self._tokenizer, self._ids, self.stop_tokens)
+        slots = choice.checked("batch", "max_sequences", max_sequences, int, "a whole number")
+        return Batch(self._native.batch(slots), self._tokenizer, self._ids, self.stop_tokens)
 
     def generate_batch(
         self, prompts: Sequence[str | Sequence[int]], *, max_sequences: int = 8, **arguments: Any
@@ -308,7 +404,12 @@ class LanguageModel:
             )
         if self._tokenizer is None:
             raise FileFormatError(f"{self._path}: expected a tokenizer (tokenizer.json), got none; use batch")
-        batch = self.batch(max(1, min(max_sequences, len(prompts))))
+        most = choice.checked("generate_batch", "max_sequences", max_sequences, int, "a whole number")
+        if most < 1:
+            raise InvalidValueError(
+                f"generate_batch: argument 'max_sequences': expected at least 1, got {most}"
+            )
+        batch = self.batch(max(1, min(most, len(prompts))))
         texts = {batch.add(prompt, **arguments): "" for prompt in prompts}
         while len(batch) > 0:
             for each in batch.step():
@@ -327,13 +428,15 @@ class LanguageModel:
     def stream_chat(self, messages: Sequence[Message], **arguments: Any) -> TextStream:
         """The model's answer to a conversation, piece by piece. Arguments as in stream.
 
+        reuse is on, so that a further turn of a conversation computes what is new in it alone.
+
         messages: {"role": "system" | "user" | "assistant", "content": text}, the last one the user's.
         """
-        return self.stream(self.chat_prompt(messages), **arguments)
+        return self.stream(self.chat_prompt(messages), **{"reuse": True, **arguments})
 
-    def chat(self, messages: Sequence[Message], **arguments: Any) -> str:
+    def chat(self, messages: Sequence[Message], **arguments: Any) -> GeneratedText:
         """The model's answer to a conversation. Arguments as in stream_chat."""
-        return "".join(self.stream_chat(messages, **arguments))
+        return _whole(self.stream_chat(messages, **arguments))
 
     def _ids(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):

@@ -9,6 +9,11 @@ from .._native import InvalidTypeError
 _INCOMPLETE = "\ufffd"  # what the bytes of half a character decode to
 
 
+# A character has at most 4 bytes, and a token at least one: what so many tokens have not made whole never
+# will be.
+_MOST_HELD = 8
+
+
 class TextDecoder:
     """Pieces that are whole characters; together they are the text of all tokens."""
 
@@ -25,9 +30,23 @@ class TextDecoder:
         self._ids.append(token)
         known, text = self._texts()
         if text.endswith(_INCOMPLETE) or len(text) <= len(known):
-            return ""
+            return self._give_up(known, text)
         self._start, self._shown = self._shown, len(self._ids)
         return text[len(known) :]
+
+    def _give_up(self, known: str, text: str) -> str:
+        """What can be given of a long run that makes no text; held, it would be decoded again and again."""
+        if len(self._ids) - self._shown <= _MOST_HELD:
+            return ""
+        last = len(self._ids) - 3
+        for end in range(last, max(self._shown, last - _MOST_HELD), -1):
+            part = self._decode(self._ids[self._start : end])
+            # Later tokens must not change it, nor does what it ends with begin what they make whole.
+            rest = self._decode(self._ids[end:])
+            if text == part + rest and len(part) >= len(known):
+                self._start, self._shown = end, end
+                return part[len(known) :]
+        return ""
 
     def finish(self) -> str:
         """What is left at the end, complete or not."""
