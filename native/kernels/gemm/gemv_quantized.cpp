@@ -22,12 +22,12 @@ void multiply_rows(const GemvQuantizedParams& p, const QuantLayout& w, std::int6
     const kernels::QuantizedRows x(w, m, [&](int i, std::int64_t l) {
         return convert<float>(static_cast<const T*>(p.x)[(first_row + i) * p.x_row + l]);
     });
-    constexpr int kRows = kernels::kQuantizedRowsAtOnce;
-    parallel_for((w.n + kRows - 1) / kRows, 4, [&](std::int64_t begin, std::int64_t end) {
-        float sums[kRows * kMaxGemvMmaRows];
-        for (std::int64_t first = begin * kRows; first < end * kRows; first += kRows) {
-            x.multiply(first, sums);
-            const std::int64_t count = std::min<std::int64_t>(kRows, w.n - first) * m;
+    parallel_for(quant_tiles(w.n), 2, [&](std::int64_t begin, std::int64_t end) {
+        float sums[kQuantRows * kMaxGemvMmaRows];
+        for (std::int64_t tile = begin; tile < end; ++tile) {
+            x.multiply(tile, sums);
+            const std::int64_t first = tile * kQuantRows;
+            const std::int64_t count = std::min<std::int64_t>(kQuantRows, w.n - first) * m;
             for (std::int64_t i = 0; i < count; ++i) {
                 const std::int64_t at = (first_row + i % m) * p.c_row + first + i / m;
                 if (p.float32_out) {

@@ -14,7 +14,7 @@ typedef std::uint32_t Words __attribute__((vector_size(64)));
 typedef std::int32_t Signed __attribute__((vector_size(64)));
 typedef std::uint32_t LooseWords __attribute__((vector_size(64), aligned(1), may_alias));
 typedef float LooseFloats __attribute__((vector_size(64), aligned(4), may_alias));
-constexpr int kLanes = 16, kMaxRows = 16, kRows = kQuantizedRowsAtOnce;
+constexpr int kLanes = 16, kMaxRows = 16;
 
 // Where the scales of a row lie: those of a step one after another, `stride` floats apart.
 struct RowScales {
@@ -162,21 +162,21 @@ std::int64_t first_scale(const RowScales& s, std::int64_t step) {
         to = (parts_[0] + parts_[1]) + (parts_[2] + parts_[3]);       \
     } while (false)
 
-// half_<format>: y[r] = row r of eight dot x. product_<format>: y[i] = the row dot x[i]. weights_<format>: a
-// step of the row, in the order of lanes. `data`: the (first) row's 64 bytes of the first step. `zero`: the
-// code of 0.
+// tile_<format>: y[r] = row r of 16 dot x, which reads memory in order. product_<format>: y[i] = the row dot
+// x[i]. weights_<format>: a step of the row, in the order of lanes. `data`: the (first) row's 64 bytes of the
+// first step. `zero`: the code of 0.
 #define GPK_ROW_LOOPS(format, planes)                                                                   \
-    GPK_SIMD void half_##format(const std::uint8_t* data, std::int64_t steps, const RowScales& s,       \
+    GPK_SIMD void tile_##format(const std::uint8_t* data, std::int64_t steps, const RowScales& s,       \
                                 float zero, const float* x, const float* x_sums, float* y) {            \
         constexpr std::int64_t pitch = 0; /* one row of x */                                            \
-        Floats sums[kRows] = {};                                                                        \
+        Floats sums[kQuantRows] = {};                                                                   \
         for (std::int64_t step = 0; step < steps; ++step) {                                             \
-            _Pragma("GCC unroll 8") for (int r = 0; r < kRows; ++r) {                                   \
+            _Pragma("GCC unroll 16") for (int r = 0; r < kQuantRows; ++r) {                             \
                 GPK_STEP(format, planes, r)                                                             \
                 GPK_ADD_STEP(planes, 0, sums[r]);                                                       \
             }                                                                                           \
         }                                                                                               \
-        for (int r = 0; r < kRows; ++r) GPK_SUM(y[r], sums[r]);                                         \
+        for (int r = 0; r < kQuantRows; ++r) GPK_SUM(y[r], sums[r]);                                    \
     }                                                                                                   \
     GPK_SIMD void product_##format(const std::uint8_t* data, std::int64_t steps, const RowScales& s,    \
                                    float zero, const float* x, std::int64_t pitch, const float* x_sums, \
@@ -204,7 +204,7 @@ GPK_ROW_LOOPS(fp8, 4)
 GPK_ROW_LOOPS(nvfp4, 8)
 
 constexpr int kPlanes[kQuantFormats] = {4, 8, 4, 8};
-constexpr decltype(&half_int8) kHalves[kQuantFormats] = {half_int8, half_int4, half_fp8, half_nvfp4};
+constexpr decltype(&tile_int8) kTileProducts[kQuantFormats] = {tile_int8, tile_int4, tile_fp8, tile_nvfp4};
 constexpr decltype(&product_int8) kProducts[kQuantFormats] = {product_int8, product_int4, product_fp8,
                                                               product_nvfp4};
 constexpr decltype(&weights_int8) kWeights[kQuantFormats] = {weights_int8, weights_int4, weights_fp8,
@@ -268,21 +268,20 @@ void QuantizedRows::allocate() {
     sums_.resize(static_cast<std::size_t>(m_ * steps_ * kLanes));
 }
 
-void QuantizedRows::multiply(std::int64_t first_row, float* y) const {
+void QuantizedRows::multiply(std::int64_t tile, float* y) const {
     const int format = static_cast<int>(w_.format);
+    const std::int64_t first = tile * kQuantRows;
     if (m_ == 1) {
-        kHalves[format](row_data(w_, first_row), steps_, scales_of(w_, first_row), zero_of(w_),
-                        planes_.data(), sums_.data(), y);
+        kTileProducts[format](row_data(w_, first), steps_, scales_of(w_, first), zero_of(w_), planes_.data(),
+                              sums_.data(), y);
     }
-    for (int r = 0; r < kQuantizedRowsAtOnce; ++r) {
-        const std::int64_t row = first_row + r;
-        float* of_row = y + r * m_;
+    for (std::int64_t row = first; row < first + kQuantRows; ++row, y += m_) {
         if (m_ > 1) {
             kProducts[format](row_data(w_, row), steps_, scales_of(w_, row), zero_of(w_), planes_.data(),
-                              pitch_, sums_.data(), m_, of_row);
+                              pitch_, sums_.data(), m_, y);
         }
         const float factor = factor_of(w_, row);
-        for (int i = 0; i < m_; ++i) of_row[i] *= factor;
+        for (int i = 0; i < m_; ++i) y[i] *= factor;
     }
 }
 

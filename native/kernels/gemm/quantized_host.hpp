@@ -10,8 +10,6 @@ namespace gpk::kernels {
 // One row of w in float32, k of them.
 void dequantize_row(const QuantLayout& w, std::int64_t row, float* out);
 
-inline constexpr int kQuantizedRowsAtOnce = 8;
-
 // Rows of x [m, k], m at most 16, to be multiplied with any row of w.
 class QuantizedRows {
    public:
@@ -25,8 +23,8 @@ class QuantizedRows {
             }
         }
     }
-    // y[r * m + i] = x[i] dot row first_row + r of the weight, of eight; first_row is a multiple of that.
-    void multiply(std::int64_t first_row, float* y) const;
+    // y[r * m + i] = x[i] dot row r of the weight's tile, 16 rows.
+    void multiply(std::int64_t tile, float* y) const;
 
    private:
     void allocate();
