@@ -300,7 +300,10 @@ std::optional<ops::CodedMatrix> read_gptq(const ModuleTensors& tensors, const io
     const io::TensorView& codes = tensors.at(".qweight");
     const io::TensorView& scales = tensors.at(".scales");
     const io::TensorView& zeros = tensors.at(".qzeros");
-    const io::TensorView* index = tensors.find(".g_idx");
+    // Without act-order it says no more than the groups' length.
+    const io::Json* ordered = json.find("desc_act");
+    const bool needs_index = ordered != nullptr && ordered->boolean() != nullptr && *ordered->boolean();
+    const io::TensorView* index = needs_index ? &tensors.at(".g_idx") : tensors.find(".g_idx");
     require_matrix(tensors, codes);
     require_matrix(tensors, scales);
     const auto bits = static_cast<int>(integer_of(tensors.path(), json, "bits"));

@@ -19,9 +19,11 @@ namespace {
 constexpr const char* kCall = "linear";
 
 // Stages of the ring, at most, measured on an H200. Where the work on the codes takes longer than their way
-// (4 bits, few rows) the first stage comes late if many are asked for at once.
+// (4 bits, few rows) the first stage comes late if many are asked for at once; but a long x takes long itself.
 std::int64_t bulk_stages(const QuantLayout& w, std::int64_t m) {
-    return bulk_rounds(w.format, m) == 1 ? 4 : 2;
+    constexpr std::int64_t kLong = 8192;
+    if (bulk_rounds(w.format, m) == 1) return 4;
+    return w.format == QuantFormat::int4 && w.k >= kLong ? 3 : 2;
 }
 
 // How the copy engine's kernel runs, or nothing where it cannot: before SM 90, or where x leaves no room.

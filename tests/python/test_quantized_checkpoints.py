@@ -226,6 +226,7 @@ DAMAGES = {
     "g_idx": lambda t: t | {"g_idx": t["g_idx"] * 0},
     "groups": lambda t: t | {"g_idx": t["g_idx"] + 100},
     "missing": lambda t: {key: each for key, each in t.items() if key != "qzeros"},
+    "order": lambda t: {key: each for key, each in t.items() if key != "g_idx"},
 }
 
 
@@ -235,7 +236,7 @@ def test_tensors_that_do_not_fit_are_an_error(name, tmp_path):
         tensors, exact = layouts.gptq(weight)
         return {key: np.ascontiguousarray(each) for key, each in DAMAGES[name](tensors).items()}, exact
 
-    folder, _ = checkpoint(tmp_path, GPTQ, damaged)
+    folder, _ = checkpoint(tmp_path, GPTQ | {"desc_act": True}, damaged)
     with pytest.raises(gp.FileFormatError):
         gp.llm.load(folder, "float32")
 

@@ -1,6 +1,7 @@
 #include "kernels/gemm/quantize.hpp"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "kernels/floats.hpp"
@@ -53,17 +54,19 @@ void codes_host(const QuantizeParams& p) {
 template <class T>
 void dequantize_host(const DequantizeParams& p) {
     parallel_for(p.rows, kGrain, [&](std::int64_t begin, std::int64_t end) {
-        std::vector<float> values(static_cast<std::size_t>(p.w.k));
+        std::vector<float> values(std::is_same_v<T, float> ? 0 : static_cast<std::size_t>(p.w.k));
         for (std::int64_t row = begin; row < end; ++row) {
             const std::int64_t from = p.ids != nullptr ? p.ids[row] : p.first_row + row;
-            if (from >= 0 && from < p.w.n) {
-                dequantize_row(p.w, from, values.data());
-            } else {
-                std::fill(values.begin(), values.end(), 0.0f);
-            }
             T* out = static_cast<T*>(p.out) + row * p.w.k;
-            for (std::int64_t column = 0; column < p.w.k; ++column) {
-                out[column] = convert<T>(values[static_cast<std::size_t>(column)]);
+            if (from < 0 || from >= p.w.n) {
+                std::fill(out, out + p.w.k, T(0.0f));
+            } else if constexpr (std::is_same_v<T, float>) {
+                dequantize_row(p.w, from, out);
+            } else {
+                dequantize_row(p.w, from, values.data());
+                for (std::int64_t column = 0; column < p.w.k; ++column) {
+                    out[column] = convert<T>(values[static_cast<std::size_t>(column)]);
+                }
             }
         }
     });
