@@ -43,10 +43,10 @@ nb::list tiles() {
     return list;
 }
 
-Array matmul_with(const std::string& kernel, const Array& x, const Array& y) {
+Array matmul_with(const std::string& kernel, const Array& x, const Array& y, bool turned) {
     for (const ops::GemmVariant& variant : ops::gemm_variants()) {
         if (variant.kernel().name() != kernel) continue;
-        if (const auto product = ops::matmul_with(variant, x, y)) return *product;
+        if (const auto product = ops::matmul_with(variant, x, y, turned)) return *product;
     }
     throw error(ErrorKind::value, {.call = "_matmul_with",
                                    .argument = "kernel",
@@ -113,7 +113,9 @@ void bind_products(nb::module_& m) {
           nb::sig("def _matmul_tiles() -> list[tuple[str, int, int, int, int, int, int]]"),
           "The tiles of gemm_wgmma, for benchmarks/tune_gemm.py.");
     m.def("_matmul_with", &matmul_with, nb::arg("kernel"), nb::arg("x"), nb::arg("y"),
-          "x @ y by the kernel of this name. Raises InvalidValueError where it cannot make it.");
+          nb::arg("turned") = false,
+          "x @ y by the kernel of this name; turned: as (y.T @ x.T).T. Raises InvalidValueError where it "
+          "cannot make it.");
 }
 
 }  // namespace gpk::python

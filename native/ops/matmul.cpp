@@ -249,13 +249,13 @@ Array matmul(const Array& a, const Array& b, const Array* out, MatmulBackend bac
     return result;
 }
 
-std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, const Array& b) {
+std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, const Array& b, bool turned) {
     Device& device = common_device(kCall, {&a, &b});
     const GemmTypes types = {variant.dtype, variant.result.value_or(variant.dtype), MatmulPrecision::tf32};
     const Operands o = prepare(a, b, types.operands);
     const Array result = Array::empty(device, o.shape, types.result);
     const Array c = as_matrices(o, result);
-    const GemmProblem p = problem_of(o.a, o.b, c);
+    const GemmProblem straight = problem_of(o.a, o.b, c), p = turned ? transposed(straight) : straight;
     if (!can_run(variant, p, types, device.info().sm)) return std::nullopt;
     if (result.size() > 0) launch_gemm({&variant, p}, types, o.a, o.b, c);
     return result;

@@ -50,11 +50,11 @@ struct GemmTarget {
 
 // What a tile takes on a GPU of SM 90, measured: see wgmma_us().
 struct WgmmaTimes {
-    float start_us;  // of the launch
-    float tile_us;   // for each tile of a multiprocessor
-    float part_us;   // and each 64 of k in it
-    float
-        memory_share;  // of what the operands and the result need from memory at its rate, that comes on top
+    float start_us;       // of the launch
+    float tile_us;        // for each tile of a multiprocessor
+    float part_us;        // and each 64 of k in it
+    float memory_share;   // of the time that operands and result need from memory at its rate
+    float traffic_share;  // and of the time that all tiles' parts of them need from the L2 cache at its rate
 };
 
 struct GemmVariant {
@@ -73,7 +73,9 @@ struct GemmVariant {
     std::optional<DType> result = std::nullopt;  // of c, where it is not dtype
     const WgmmaTile* wgmma = nullptr;            // of a kernel of gemm_wgmma: SM 90, with epilogue
     const WgmmaTimes* wgmma_times = nullptr;     // and what it takes
-    bool block_scales = false;                   // float8 with scales of blocks, and only that
+    // Beyond these the tiles of gemm_wgmma are preferred, where one can run; 0: never.
+    std::int64_t most_n = 0, most_k = 0;
+    bool block_scales = false;  // float8 with scales of blocks, and only that
 };
 
 // Fastest first (of those of gemm_wgmma the quickest by their times); for every dtype the last one takes any
@@ -119,7 +121,9 @@ GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmT
 void launch_gemm(const GemmChoice& choice, const GemmTypes& types, const Array& a, const Array& b,
                  const Array& c, const Array* first = nullptr, const Array* second = nullptr);
 
-// For tests and tuning: matmul on this variant only (or nothing, where it cannot run the problem here).
-std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, const Array& b);
+// For tests and tuning: matmul on this variant only (or nothing, where it cannot run the problem here);
+// `turned`: as c.T = b.T @ a.T.
+std::optional<Array> matmul_with(const GemmVariant& variant, const Array& a, const Array& b,
+                                 bool turned = false);
 
 }  // namespace gpk::ops

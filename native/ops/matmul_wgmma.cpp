@@ -1,6 +1,7 @@
 #include "ops/matmul_wgmma.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "ops/sm90.hpp"
@@ -50,8 +51,10 @@ Matrices operand_b(const GemmVariant& v, const GemmProblem& p) {
     if (v.b == GemmLayout::along_k) return {p.b, v.dtype, p.k, p.n, p.b_col, p.b_batch, v.tf32};
     return {p.b, v.dtype, p.n, p.k, p.b_row, p.b_batch, v.tf32};
 }
-Matrices result(const GemmVariant& v, const GemmProblem& p) {
-    return {p.c, v.result.value_or(v.dtype), p.n, p.m, p.c_row, p.c_batch};
+Matrices result(const GemmVariant& v, const GemmProblem& p, bool turned) {
+    const DType dtype = v.result.value_or(v.dtype);
+    if (turned) return {p.c, dtype, p.m, p.n, p.c_col, p.c_batch};
+    return {p.c, dtype, p.n, p.m, p.c_row, p.c_batch};
 }
 
 TensorMap map_of(Device& device, const Matrices& x, const GemmProblem& p, int box_inner, int box_outer,
@@ -131,30 +134,49 @@ bool wgmma_can_run(const GemmVariant& variant, const GemmProblem& p, int sm) {
            fits(operand_a(variant, p), p) && fits(operand_b(variant, p), p);
 }
 
+WgmmaStore wgmma_store(const GemmVariant& v, const GemmProblem& p) {
+    // The copy engine writes whole units of a row, past its end too.
+    const auto can = [&](bool turned) {
+        const Matrices c = result(v, p, turned);
+        return (turned ? p.c_row : p.c_col) == 1 && bytes(c, c.inner) % kUnit == 0 && fits(c, p) &&
+               std::none_of(c.batch_strides, c.batch_strides + p.batch_rank, [](auto s) { return s == 0; });
+    };
+    const WgmmaTile& tile = *v.wgmma;
+    const int size = static_cast<int>(itemsize(v.dtype)),
+              result_size = static_cast<int>(itemsize(v.result.value_or(v.dtype)));
+    const GemmEpilogue& e = p.epilogue;
+    if (wgmma_maps_result(tile, result_size) && can(false) && e.residual == nullptr &&
+        e.activation == GemmActivation::none) {
+        return WgmmaStore::map;
+    }
+    const bool along_k = v.a == GemmLayout::along_k && v.b == GemmLayout::along_k;
+    const bool turns = wgmma_turns_result(tile, along_k, size, result_size) && !changes(e) && can(true);
+    return turns ? WgmmaStore::turned : WgmmaStore::rows;
+}
+
 double wgmma_us(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
-    constexpr double kBytesPerUs = 4.3e6;  // of an H200's memory: the rate that memory_share was fitted with
-    // Tiles of 128 rows were fitted where m is large; at m = 32 and 64 they took 1.45 to 1.63 of the fit's
-    // time.
-    constexpr double kHalfIdle = 1.5;
+    // Rates of an H200, of which the shares were fitted.
+    constexpr double kMemoryBytesPerUs = 4.3e6, kTrafficBytesPerUs = 5.5e6;
     const WgmmaTile& tile = *variant.wgmma;
     const WgmmaTimes& times = *variant.wgmma_times;
-    const std::int64_t waves =
-        ceil_div(parts_of(p, wgmma_part(variant, {})), clusters_at_once(tile, multiprocessors));
-    const std::int64_t depth = ceil_div(parts_of_k(variant, p), tile.split);
-    const double elements = static_cast<double>(p.m) * static_cast<double>(p.k) +
-                            static_cast<double>(p.k) * static_cast<double>(p.n) +
-                            static_cast<double>(p.m) * static_cast<double>(p.n);
-    const double memory_us = elements * static_cast<double>(p.batches) *
-                             static_cast<double>(itemsize(variant.dtype)) / kBytesPerUs;
-    const auto with = [&](double part_us) {
-        return times.start_us +
-               static_cast<double>(waves) * (times.tile_us + static_cast<double>(depth) * part_us);
-    };
+    const BlockPart part = wgmma_part(variant, {});
+    const auto parts = static_cast<double>(parts_of(p, part));
+    const auto size = static_cast<double>(itemsize(variant.dtype));
+    const auto m = static_cast<double>(p.m), n = static_cast<double>(p.n), k = static_cast<double>(p.k);
+    const double memory_us =
+        (m * k + k * n + m * n) * static_cast<double>(p.batches) * size / kMemoryBytesPerUs;
+    const double traffic_us =
+        parts * static_cast<double>(part.rows + part.columns) * k * size / kTrafficBytesPerUs;
+    const double waves = std::ceil(parts / clusters_at_once(tile, multiprocessors));
+    const auto depth = static_cast<double>(ceil_div(parts_of_k(variant, p), tile.split));
     // The fit does not know where it leaves what was measured: nothing is quicker than a multiprocessor.
-    const double least = with(least_part_us(tile));
-    const double us = std::max(with(times.part_us) + times.memory_share * memory_us, least);
-    const bool half_idle = tile.rows == 128 && p.m <= 64;
-    return std::max(us * (half_idle ? kHalfIdle : 1.0), memory_us);
+    const double part_us = std::max<double>(times.part_us, least_part_us(tile));
+    const double working_us = waves * (times.tile_us + depth * part_us);
+    // None hides behind another wholly where both take about as long.
+    double sum = 0;
+    for (const double us : {working_us, times.memory_share * memory_us, times.traffic_share * traffic_us})
+        sum += us * us * us;
+    return times.start_us + std::cbrt(sum);
 }
 
 LaunchConfig wgmma_config(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
@@ -177,24 +199,26 @@ BlockPart wgmma_part(const GemmVariant& variant, const LaunchConfig&) {
 GemmWgmmaParams wgmma_params(Stream& stream, const GemmVariant& variant, const GemmProblem& p) {
     Device& device = stream.device();
     const WgmmaTile& tile = *variant.wgmma;
-    const Matrices a = operand_a(variant, p), b = operand_b(variant, p), c = result(variant, p);
+    const Matrices a = operand_a(variant, p), b = operand_b(variant, p);
     const bool a_along_k = variant.a == GemmLayout::along_k, b_along_k = variant.b == GemmLayout::along_k;
     const int depth =
         kWgmmaDepthBytes / static_cast<int>(itemsize(variant.dtype));  // 64 where it is across k
     GemmWgmmaParams params;
     params.a = map_of(device, a, p, depth, a_along_k ? tile.rows / tile.beside : depth);
     params.b = map_of(device, b, p, depth, b_along_k ? tile.columns / tile.below : depth);
-    const GemmEpilogue& e = p.epilogue;
-    const int size = static_cast<int>(itemsize(c.dtype)), columns = wgmma_own_columns(tile);
-    // The copy engine writes whole units of a row, past its end too.
-    params.store_by_map =
-        wgmma_maps_result(tile, size) && p.c_col == 1 && bytes(c, p.n) % kUnit == 0 && fits(c, p) &&
-        std::none_of(c.batch_strides, c.batch_strides + p.batch_rank, [](auto s) { return s == 0; }) &&
-        e.residual == nullptr && e.activation == GemmActivation::none;
-    if (params.store_by_map) {
-        const int whole = 128 / size, rest = columns % whole;
-        if (columns >= whole) params.c = map_of(device, c, p, whole, kWgmmaStoreRows);
-        if (rest > 0) params.c_rest = map_of(device, c, p, rest, kWgmmaStoreRows, TensorSwizzle::none);
+    params.store = wgmma_store(variant, p);
+    if (params.store != WgmmaStore::rows) {
+        const bool turned = params.store == WgmmaStore::turned;
+        const Matrices c = result(variant, p, turned);
+        const int whole = 128 / static_cast<int>(itemsize(c.dtype)), columns = wgmma_own_columns(tile),
+                  rest = columns % whole;
+        const auto map = [&](int of_columns) {
+            return turned ? map_of(device, c, p, kWgmmaStoreRows, of_columns, TensorSwizzle::none)
+                          : map_of(device, c, p, of_columns, kWgmmaStoreRows,
+                                   of_columns == whole ? TensorSwizzle::bytes_128 : TensorSwizzle::none);
+        };
+        if (columns >= whole) params.c = map(whole);
+        if (rest > 0) params.c_rest = map(rest);
     }
     params.problem = p;
     params.successor_may_come = successor_may_come(variant, p, stream.multiprocessors());

@@ -8,6 +8,9 @@ namespace gpk::ops {
 // Beside the layouts, which can_run() asks for.
 bool wgmma_can_run(const GemmVariant& variant, const GemmProblem& p, int sm);
 
+// How the launch would write c.
+WgmmaStore wgmma_store(const GemmVariant& variant, const GemmProblem& p);
+
 // What the launch should take: of use for comparing tiles only.
 double wgmma_us(const GemmVariant& variant, const GemmProblem& p, int multiprocessors);
 

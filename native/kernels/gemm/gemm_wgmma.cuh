@@ -389,7 +389,10 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
                      staging + consumer * W::kStagingBytes};
         const auto store = [&](const typename W::Sum(&own)[W::kParts][W::kOwnSums]) {
             if constexpr (W::kMapsResult) {
-                if (p.store_by_map) return store_by_map<W>(p, part, at, finish, own);
+                if (p.store == WgmmaStore::map) return store_by_map<W>(p, part, at, finish, own);
+            }
+            if constexpr (W::kTurnsResult) {
+                if (p.store == WgmmaStore::turned) return store_turned<W>(p, part, at, own);
             }
             store_rows<W>(p, part, at, own);
         };

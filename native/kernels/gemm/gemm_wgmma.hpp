@@ -187,13 +187,20 @@ GPK_HD constexpr int wgmma_shared_bytes(const WgmmaTile& t) {
 
 inline constexpr int kWgmmaGroupRows = 2048;  // rows of c whose tiles are taken together
 
+// How c is written: row by row, whatever it is; or by the copy engine, where it is aligned along n and the
+// epilogue scales and adds a bias at most; or by it where c is contiguous along m and there is no epilogue.
+enum class WgmmaStore : std::int32_t { rows, map, turned };
+GPK_HD constexpr bool wgmma_turns_result(const WgmmaTile& t, bool along_k, int itemsize, int result_size) {
+    return along_k && itemsize == 2 && result_size == 2 && wgmma_maps_result(t, 2);
+}
+
 struct GemmWgmmaParams {
     TensorMap a, b, c;  // dimensions: the contiguous one, the other, two of batches
     TensorMap c_rest;   // c in boxes of the columns of a tile that are no whole 128 bytes
     GemmProblem problem;
     std::int32_t group;               // of tile rows (of a cluster) that are taken together, for the L2 cache
     std::int32_t successor_may_come;  // before the last block has ended
-    std::int32_t store_by_map;        // c is aligned, and the epilogue scales and adds a bias at most
+    WgmmaStore store;
 };
 
 const Kernel& gemm_kernel(GemmWgmmaKernel which);

@@ -19,6 +19,14 @@ __device__ __forceinline__ void store_matrices(std::uint32_t to, std::uint32_t a
                  : "memory");
 }
 
+// Each matrix with its columns as rows.
+__device__ __forceinline__ void store_turned_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b,
+                                                      std::uint32_t c, std::uint32_t d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
+                 "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
 // One consumer's part of c, from (row, column) on.
 struct Part {
     int consumer, row, column;
@@ -136,6 +144,50 @@ __device__ __forceinline__ void store_by_map(const GemmWgmmaParams& p, const Par
             constexpr int kFirst = W::kOwnColumns - kRest;
             store_box<W, kRest>(p, boxes + turn++ % W::kBoxes * kWgmmaStoreBytes, sums[i] + kFirst / 2,
                                 finish, i, row + i * 64, part.column + kFirst, at);
+        }
+    }
+}
+
+// A warp's 16 rows as lines of 32 bytes, one a column: for c that is contiguous along m.
+template <class W, int kColumns>
+__device__ __forceinline__ void store_turned_box(const TensorMap& map, unsigned char* box, const float* d,
+                                                 int row, int column, const Place& at) {
+    using Out = typename W::Out;
+    const int lane = threadIdx.x % 32;
+    if (lane == 0) tma_store_wait<W::kBoxes - 1>();  // what was in the box has been read
+    __syncwarp();
+    unsigned char* line = box + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16;
+#pragma unroll
+    for (int j = 0; j < kColumns / 2; j += 8) {
+        store_turned_matrices(shared_address(line + j * 2 * 32), pack<Out>(d[j], d[j + 1]),
+                              pack<Out>(d[j + 2], d[j + 3]), pack<Out>(d[j + 4], d[j + 5]),
+                              pack<Out>(d[j + 6], d[j + 7]));
+    }
+    fence_async_shared();
+    __syncwarp();
+    if (lane == 0) {
+        tma_store(map, box, row, column, at.batch[0], at.batch[1]);
+        tma_store_commit();
+    }
+}
+template <class W>
+__device__ __forceinline__ void store_turned(const GemmWgmmaParams& p, const Part& part, const Place& at,
+                                             const float (&sums)[W::kParts][W::kOwnSums]) {
+    constexpr int kWhole = 64, kRest = W::kOwnColumns % kWhole;
+    const int warp = threadIdx.x % kWarpgroup / 32, row = part.row + warp * kWgmmaStoreRows;
+    unsigned char* boxes = part.staging + warp * W::kBoxes * kWgmmaStoreBytes;
+    int turn = 0;
+#pragma unroll
+    for (int i = 0; i < W::kParts; ++i) {
+#pragma unroll
+        for (int first = 0; first + kWhole <= W::kOwnColumns; first += kWhole, ++turn) {
+            store_turned_box<W, kWhole>(p.c, boxes + turn % W::kBoxes * kWgmmaStoreBytes, sums[i] + first / 2,
+                                        row + i * 64, part.column + first, at);
+        }
+        if constexpr (kRest > 0) {
+            constexpr int kFirst = W::kOwnColumns - kRest;
+            store_turned_box<W, kRest>(p.c_rest, boxes + turn++ % W::kBoxes * kWgmmaStoreBytes,
+                                       sums[i] + kFirst / 2, row + i * 64, part.column + kFirst, at);
         }
     }
 }

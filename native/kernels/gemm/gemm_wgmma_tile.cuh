@@ -43,6 +43,8 @@ struct Wgmma {
     static constexpr int kStagingBytes = wgmma_staging_bytes(kTile);  // of a consumer
     static constexpr int kBoxes = wgmma_boxes(kTile);                 // of a warp, in it
     static constexpr bool kMapsResult = wgmma_maps_result(kTile, sizeof(Out));
+    static constexpr bool kTurnsResult =
+        wgmma_turns_result(kTile, kAAlongK&& kBAlongK, sizeof(T), sizeof(Out));
     static constexpr int kReceivedBytes = wgmma_received_bytes(kTile);
     static_assert(kSplit == 1 || (kBelow == 1 && kBeside == 1 && kTile.turns == WgmmaTurns::none));
 };
