@@ -128,8 +128,7 @@ std::shared_ptr<Transfer> transfer_on_device(const Array& source, const Array& t
     return begin(request, std::move(how), uses);
 }
 
-bool copies_by_transfer(Device& device, TransferKind kind, std::size_t bytes) {
-    if (bytes < kTransferBytes) return false;
+bool transfers_work(Device& device, TransferKind kind) {
     TransferEngine& engine = TransferEngine::of(device);
     if (!engine.usable()) return false;
     try {
@@ -139,6 +138,10 @@ bool copies_by_transfer(Device& device, TransferKind kind, std::size_t bytes) {
         return false;
     }
     return true;
+}
+
+bool copies_by_transfer(Device& device, TransferKind kind, std::size_t bytes) {
+    return bytes >= kTransferBytes && transfers_work(device, kind);
 }
 
 }  // namespace gpk

@@ -36,8 +36,9 @@ std::shared_ptr<Transfer> transfer_filled(
     const Array& target, std::size_t grain,
     std::function<void(std::size_t offset, std::span<std::byte> out)> fill, TransferHow how = {});
 
-// Whether a blocking copy of so many bytes goes through the engine: a large one, where it can work here (not
-// in a forked child, nor without threads or a stream left for it).
+// Whether the engine can work here: not in a forked child, nor without threads or a stream left for it.
+bool transfers_work(Device& device, TransferKind kind);
+// Whether a blocking copy of so many bytes goes through the engine: a large one, where that can work.
 bool copies_by_transfer(Device& device, TransferKind kind, std::size_t bytes);
 
 }  // namespace gpk

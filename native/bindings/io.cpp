@@ -95,6 +95,16 @@ Array load(const PyTensorFile& self, const std::string& name, DTypeArg dtype, De
     return io::load_tensor(target, tensor, wanted);
 }
 
+std::vector<Array> load_all(const PyTensorFile& self, const std::vector<std::string>& names, DTypeArg dtype,
+                            DeviceArg device) {
+    std::vector<const io::TensorView*> tensors;
+    for (const std::string& name : names) tensors.push_back(&self.file->tensor(name));
+    const std::optional<DType> wanted = dtype.is_none() ? std::nullopt : std::optional(read_dtype(dtype));
+    Device& target = read_device(device);
+    const Unlocked unlocked;
+    return io::load_tensors(target, tensors, wanted, progress_to(nb::none()));
+}
+
 template <class File>
 PyTensorFile open(const std::string& path) {
     const Unlocked unlocked;
@@ -102,6 +112,14 @@ PyTensorFile open(const std::string& path) {
 }
 
 }  // namespace
+
+io::LoadProgress progress_to(nb::handle call) {
+    return [call](std::size_t done, std::size_t all) {
+        const nb::gil_scoped_acquire locked;
+        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        if (!call.is_none()) call(done, all);
+    };
+}
 
 void bind_io(nb::module_& m) {
     nb::class_<PyTensorFile>(m, "_TensorFile", "A model file that is open; see pygpukit.io.")
@@ -123,7 +141,14 @@ void bind_io(nb::module_& m) {
              nb::arg("device").none() = nb::none(),
              nb::sig("def load(self, name: str, dtype: DType | str | type | None = None, "
                      "device: Device | str | None = None) -> Array"),
-             "A read-only array with the tensor's elements.");
+             "A read-only array with the tensor's elements.")
+        .def("load_all", &load_all, nb::arg("names"), nb::arg("dtype").none() = nb::none(),
+             nb::arg("device").none() = nb::none(),
+             nb::sig(
+                 "def load_all(self, names: collections.abc.Sequence[str], dtype: DType | str | type | None "
+                 "= None, device: Device | str | None = None) -> list[Array]"),
+             "Read-only arrays of several tensors, whose copies overlap. Floating and quantised ones become "
+             "`dtype`.");
 }
 
 }  // namespace gpk::python

@@ -199,7 +199,7 @@ std::optional<QuantFormat> format_of(const std::optional<std::string>& name) {
 // `config_json`: the text of config.json; nothing for a GGUF file, which describes itself.
 PyModel load(const PyTensorFile& source, const std::optional<std::string>& config_json, DTypeArg dtype,
              DeviceArg device, std::int64_t max_length, const std::optional<std::string>& quantize,
-             DTypeArg cache_dtype) {
+             DTypeArg cache_dtype, nb::object progress) {
     const DType wanted = read_dtype(dtype), cache = read_dtype_or(cache_dtype, wanted);
     Device& target = read_device(device);
     const Unlocked unlocked;
@@ -208,7 +208,7 @@ PyModel load(const PyTensorFile& source, const std::optional<std::string>& confi
     const io::Json json = gguf != nullptr ? io::Json() : io::Json::parse(config_json.value(), what);
     const llm::ModelConfig config =
         gguf != nullptr ? llm::ModelConfig::from_gguf(*gguf) : llm::ModelConfig::from_json(json, what);
-    const auto tensors = llm::open_source(*source.file, json);
+    const auto tensors = llm::open_source(*source.file, json, progress_to(progress));
     return {std::make_shared<Session>(
         llm::ModelWeights::load(target, config, *tensors, wanted, format_of(quantize)),
         llm::ModelOptions{.max_length = max_length, .cache_dtype = cache})};
@@ -354,10 +354,11 @@ void bind_llm(nb::module_& m) {
     nb::class_<PyModel>(m, "_Model", "A language model on a device; see pygpukit.llm.")
         .def_static("load", &load, nb::arg("file"), nb::arg("config_json").none(), nb::arg("dtype"),
                     nb::arg("device").none(), nb::arg("max_length"), nb::arg("quantize").none(),
-                    nb::arg("cache_dtype").none(),
+                    nb::arg("cache_dtype").none(), nb::arg("progress").none(),
                     nb::sig("def load(file: _TensorFile, config_json: str | None, dtype: DType | str | type, "
                             "device: Device | str | None, max_length: int, quantize: str | None, "
-                            "cache_dtype: DType | str | type | None) -> _Model"))
+                            "cache_dtype: DType | str | type | None, progress: "
+                            "collections.abc.Callable[[int, int], None] | None) -> _Model"))
         .def_static(
             "from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("config_json"), nb::arg("dtype"),
             nb::arg("device").none(), nb::arg("max_length"), nb::arg("quantize").none(),

@@ -1,6 +1,8 @@
 #include "io/load.hpp"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "array/array_transfer.hpp"
@@ -40,19 +42,36 @@ void check_rows(const TensorView& tensor, std::span<const std::int64_t> rows) {
     }
 }
 
+// As convert(), of bytes that are read: a map of a file that another process cuts short ends this one.
+void convert_read(const TensorView& tensor, std::int64_t first, std::int64_t count, DType target,
+                  std::span<std::byte> out) {
+    if (tensor.file == nullptr) return convert(tensor, first, count, target, out);
+    const StoredTypeInfo& stored = info(tensor.type);
+    const auto bytes_of = [&](std::int64_t elements) {
+        return static_cast<std::size_t>(elements / stored.block_elements * stored.block_bytes);
+    };
+    const std::size_t bytes = bytes_of(count);
+    const auto room = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    TensorView part = tensor;
+    part.shape = {count};
+    part.bytes = {room.get(), bytes};
+    tensor.read(bytes_of(first), {room.get(), bytes});
+    convert(part, 0, count, target, out);
+}
+
 // Elements of the array from `first` on, as many as `out` has room for: in the tensor's order, or with its
 // rows as `rows` says.
 void convert_part(const TensorView& tensor, std::span<const std::int64_t> rows, std::int64_t first,
                   DType target, std::span<std::byte> out) {
     const auto item_bytes = static_cast<std::int64_t>(itemsize(target));
     const std::int64_t end = first + static_cast<std::int64_t>(out.size()) / item_bytes;
-    if (rows.empty()) return convert(tensor, first, end - first, target, out);
+    if (rows.empty()) return convert_read(tensor, first, end - first, target, out);
     const std::int64_t unit = tensor.size() / tensor.shape[0];
     while (first < end) {
         const std::int64_t row = first / unit, column = first % unit;
         const std::int64_t count = std::min(unit - column, end - first);
-        convert(tensor, rows[static_cast<std::size_t>(row)] * unit + column, count, target,
-                out.first(static_cast<std::size_t>(count * item_bytes)));
+        convert_read(tensor, rows[static_cast<std::size_t>(row)] * unit + column, count, target,
+                     out.first(static_cast<std::size_t>(count * item_bytes)));
         out = out.subspan(static_cast<std::size_t>(count * item_bytes));
         first += count;
     }
@@ -65,7 +84,7 @@ PendingLoads::~PendingLoads() {
 }
 
 void PendingLoads::add(std::shared_ptr<Transfer> load) {
-    constexpr std::size_t kMost = 16;
+    constexpr std::size_t kMost = 32;
     loads_.push_back(std::move(load));
     if (loads_.size() < kMost) return;
     const auto oldest = std::move(loads_.front());
@@ -102,8 +121,10 @@ void load_into(const Array& array, const TensorView& tensor, std::span<const std
     if (array.size() == 0) return;
     const bool as_stored = target == tensor.dtype && !is_quantized(tensor.type) && target != DType::bool_;
     const bool copied = as_stored && rows.empty();
-    const bool transfers = copies_by_transfer(device, TransferKind::to_device, array.nbytes());
-    if (copied && !transfers) return array.copy_from_host(tensor.bytes.data());
+    // Small ones too where others are under way, behind whose copies they would have to wait.
+    const bool transfers = pending != nullptr
+                               ? transfers_work(device, TransferKind::to_device)
+                               : copies_by_transfer(device, TransferKind::to_device, array.nbytes());
     const std::int64_t grain = rows.empty() ? kGrain : info(tensor.type).block_elements;
     const auto item_bytes = static_cast<std::int64_t>(itemsize(target));
     // Holds its own, for it may outlive this call.
@@ -141,6 +162,29 @@ Array load_tensor(Device& device, const TensorView& tensor, DType target,
     const Array array = Array::empty(device, tensor.shape, target);
     load_into(array, tensor, rows);
     return array.readonly();
+}
+
+std::vector<Array> load_tensors(Device& device, std::span<const TensorView* const> tensors,
+                                std::optional<DType> target, const LoadProgress& progress) {
+    const auto dtype_of = [&](const TensorView& tensor) {
+        return target && is_floating(tensor.dtype) ? *target : tensor.dtype;
+    };
+    std::size_t done = 0, all = 0;
+    for (const TensorView* tensor : tensors) {
+        check_convertible(*tensor, dtype_of(*tensor));
+        all += tensor->bytes.size();
+    }
+    std::vector<Array> arrays;
+    PendingLoads pending;
+    for (const TensorView* tensor : tensors) {
+        const Array array = Array::empty(device, tensor->shape, dtype_of(*tensor));
+        load_into(array, *tensor, {}, &pending);
+        arrays.push_back(array.readonly());
+        done += tensor->bytes.size();
+        if (progress) progress(done, all);
+    }
+    pending.wait();
+    return arrays;
 }
 
 }  // namespace gpk::io

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "base/error.hpp"
 #include "io/dequantize.hpp"
@@ -18,8 +19,9 @@ constexpr std::string_view kBeside[] = {".input_scale", ".input_zero_point", ".w
 
 }  // namespace
 
-CheckpointSource::CheckpointSource(const io::TensorFile& file, const io::Json& quantization)
-    : FileSource(file) {
+CheckpointSource::CheckpointSource(const io::TensorFile& file, const io::Json& quantization,
+                                   io::LoadProgress progress)
+    : FileSource(file, std::move(progress)) {
     const CheckpointLayout& layout = checkpoint_layout(file.path(), quantization);
     ModuleTensors::Used used;
     for (const io::TensorView& tensor : file.tensors()) {
@@ -89,10 +91,12 @@ std::optional<ops::CodedMatrix> CheckpointSource::coded(const std::string& name,
     return matrix;
 }
 
-std::unique_ptr<WeightSource> open_source(const io::TensorFile& file, const io::Json& config) {
+std::unique_ptr<WeightSource> open_source(const io::TensorFile& file, const io::Json& config,
+                                          io::LoadProgress progress) {
     const io::Json* quantization = config.find("quantization_config");
-    if (quantization == nullptr || quantization->is_null()) return std::make_unique<FileSource>(file);
-    return std::make_unique<CheckpointSource>(file, *quantization);
+    if (quantization == nullptr || quantization->is_null())
+        return std::make_unique<FileSource>(file, std::move(progress));
+    return std::make_unique<CheckpointSource>(file, *quantization, std::move(progress));
 }
 
 }  // namespace gpk::llm

@@ -16,7 +16,8 @@ namespace gpk::llm {
 // must outlive this.
 class CheckpointSource : public FileSource {
    public:
-    CheckpointSource(const io::TensorFile& file, const io::Json& quantization);
+    CheckpointSource(const io::TensorFile& file, const io::Json& quantization,
+                     io::LoadProgress progress = nullptr);
     ~CheckpointSource() override;
 
     std::vector<std::string> names() const override;
@@ -35,6 +36,7 @@ class CheckpointSource : public FileSource {
 };
 
 // The tensors of a file as `config` says that they are stored. (Of a GGUF file it is empty.)
-std::unique_ptr<WeightSource> open_source(const io::TensorFile& file, const io::Json& config);
+std::unique_ptr<WeightSource> open_source(const io::TensorFile& file, const io::Json& config,
+                                          io::LoadProgress progress = nullptr);
 
 }  // namespace gpk::llm

@@ -1,5 +1,8 @@
 #include "llm/source.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/error.hpp"
 #include "io/dequantize.hpp"
 #include "io/ggml_codes.hpp"
@@ -8,18 +11,38 @@
 
 namespace gpk::llm {
 
+FileSource::FileSource(const io::TensorFile& file, io::LoadProgress progress)
+    : WeightSource(file.path()), file_(file), progress_(std::move(progress)) {
+    for (const io::TensorView& tensor : file.tensors()) all_bytes_ += tensor.bytes.size();
+}
+
 void FileSource::check_convertible(const std::string& name, DType dtype) const {
     io::check_convertible(file_.tensor(name), dtype);
 }
 
 void FileSource::load_into(const Array& to, const std::string& name,
                            std::span<const std::int64_t> rows) const {
-    io::load_into(to, file_.tensor(name), rows, &pending_);
+    const io::TensorView& tensor = file_.tensor(name);
+    io::load_into(to, tensor, rows, &pending_);
+    note(tensor.bytes.size());
+}
+
+void FileSource::wait() const {
+    pending_.wait();
+    note(all_bytes_);
+}
+
+void FileSource::note(std::size_t bytes) const {
+    done_bytes_ += std::min(bytes, all_bytes_ - done_bytes_);  // a tensor may be loaded twice
+    if (progress_) progress_(done_bytes_, all_bytes_);
 }
 
 std::optional<ops::CodedMatrix> FileSource::coded(const std::string& name, std::span<const std::int64_t> rows,
                                                   DType dtype) const {
-    return io::coded_matrix(file_.tensor(name), dtype, rows);
+    const io::TensorView& tensor = file_.tensor(name);
+    auto matrix = io::coded_matrix(tensor, dtype, rows);
+    if (matrix) note(tensor.bytes.size());
+    return matrix;
 }
 
 std::vector<std::string> ArraySource::names() const {

@@ -45,7 +45,7 @@ class WeightSource {
 // `file` must outlive this.
 class FileSource : public WeightSource {
    public:
-    explicit FileSource(const io::TensorFile& file) : WeightSource(file.path()), file_(file) {}
+    explicit FileSource(const io::TensorFile& file, io::LoadProgress progress = nullptr);
     std::vector<std::string> names() const override { return file_.names(); }
     bool contains(const std::string& name) const override { return file_.find(name) != nullptr; }
     Dims shape(const std::string& name) const override { return file_.tensor(name).shape; }
@@ -55,10 +55,15 @@ class FileSource : public WeightSource {
     std::optional<ops::CodedMatrix> coded(const std::string& name, std::span<const std::int64_t> rows,
                                           DType dtype) const override;
 
-    void wait() const override { pending_.wait(); }
+    void wait() const override;
 
    private:
+    void note(std::size_t bytes) const;
+
     const io::TensorFile& file_;
+    const io::LoadProgress progress_;
+    std::size_t all_bytes_ = 0;
+    mutable std::size_t done_bytes_ = 0;
     mutable io::PendingLoads pending_;
 };
 

@@ -119,7 +119,6 @@ class Transfer : public std::enable_shared_from_this<Transfer> {
     std::uint64_t sequence_ = 0;
     std::int64_t queued_ns_ = 0, over_ns_ = 0;  // on the steady clock
     bool staged_ = false;
-    std::size_t chunk_bytes_ = 0;
     std::size_t claimed_ = 0;    // bytes handed to a stager or to the stream
     std::size_t submitted_ = 0;  // bytes queued on the stream
     std::size_t chunks_ = 0;     // claimed and not done

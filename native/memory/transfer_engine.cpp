@@ -125,20 +125,11 @@ std::shared_ptr<Transfer> TransferEngine::prepare(TransferRequest request) {
     auto transfer = std::make_shared<Transfer>(std::move(request), sync_, lane.stream());
     start(lane);
     const TransferRequest& asked = transfer->request_;
-    std::size_t chunk =
-        asked.kind == TransferKind::on_device ? options_.device_chunk_bytes : options_.direct_chunk_bytes;
     if (asked.kind == TransferKind::to_device) {
         transfer->staged_ = asked.fill != nullptr || !pinned_.contains(asked.source, asked.bytes);
     } else if (asked.kind == TransferKind::to_host) {
         transfer->staged_ = !pinned_.contains(asked.target, asked.bytes);
     }
-    if (transfer->staged_) {
-        // Two chunks a thread, so that a slow one does not hold the end up.
-        const std::size_t share = asked.bytes / (std::size_t{2} * stagers_->threads());
-        chunk = std::clamp(share, options_.least_chunk_bytes, options_.chunk_bytes);
-        chunk -= chunk % asked.grain;
-    }
-    transfer->chunk_bytes_ = chunk;
     transfer->end_ = std::move(end);
     lane.reserve();
     transfer->lane_ = &lane;

@@ -76,6 +76,7 @@ void TransferLane::add(const std::shared_ptr<Transfer>& transfer) {
     const auto place = std::find_if(queue_.begin(), queue_.end(),
                                     [&](const auto& each) { return goes_before(*transfer, *each); });
     queue_.insert(place, transfer);
+    if (transfer->staged_) waiting_ += transfer->bytes();
     bump();
 }
 
@@ -252,13 +253,27 @@ bool TransferLane::grow(Lock& lock) {
     return true;
 }
 
+// Of the ring a whole slot where many bytes wait. A short copy alone is cut finer, two chunks for each
+// thread, so that a slow one does not hold the end up.
+std::size_t TransferLane::next_bytes(const Transfer& transfer) const noexcept {
+    const std::size_t left = transfer.bytes() - transfer.claimed_;
+    const TransferOptions& options = engine_.options_;
+    if (!transfer.staged_) {
+        return std::min(
+            kind_ == TransferKind::on_device ? options.device_chunk_bytes : options.direct_chunk_bytes, left);
+    }
+    const std::size_t share =
+        std::max(transfer.bytes(), waiting_) / (std::size_t{2} * engine_.stagers_->threads());
+    const std::size_t chunk = std::clamp(share, options.least_chunk_bytes, options.chunk_bytes);
+    return std::min(chunk - chunk % transfer.request_.grain, left);
+}
+
 TransferLane::Chunk TransferLane::claim(const std::shared_ptr<Transfer>& transfer) {
-    Chunk chunk{.transfer = transfer,
-                .offset = transfer->claimed_,
-                .bytes = std::min(transfer->chunk_bytes_, transfer->bytes() - transfer->claimed_)};
+    Chunk chunk{.transfer = transfer, .offset = transfer->claimed_, .bytes = next_bytes(*transfer)};
     if (transfer->staged_) {
         chunk.slot = free_slots_.back();
         free_slots_.pop_back();
+        waiting_ -= std::min(waiting_, chunk.bytes);
     }
     transfer->claimed_ += chunk.bytes;
     ++transfer->chunks_;
@@ -347,9 +362,7 @@ bool TransferLane::submit(Lock& lock) {
     if (filled == ready_.end() && direct == queue_.end()) return false;
     const bool from_queue =
         direct != queue_.end() && (filled == ready_.end() || goes_before(**direct, *filled->transfer));
-    const std::size_t bytes =
-        from_queue ? std::min((*direct)->chunk_bytes_, (*direct)->bytes() - (*direct)->claimed_)
-                   : filled->bytes;
+    const std::size_t bytes = from_queue ? next_bytes(**direct) : filled->bytes;
     if (!gate_open(bytes)) return false;
     Chunk chunk;
     if (from_queue) {
@@ -364,7 +377,7 @@ bool TransferLane::submit(Lock& lock) {
 
 bool TransferLane::send_here(Lock& lock, const std::shared_ptr<Transfer>& transfer) {
     if (!urgent_ || stream_->tenant() != nullptr || !idle() || transfer->blocked() ||
-        transfer->bytes() > std::min(engine_.options_.small_bytes, transfer->chunk_bytes_) ||
+        transfer->bytes() > std::min(engine_.options_.small_bytes, next_bytes(*transfer)) ||
         (transfer->staged_ && (free_slots_.empty() || transfer->request_.fill))) {
         return false;
     }
@@ -505,7 +518,8 @@ void TransferLane::conclude(const std::shared_ptr<Transfer>& transfer) {
 void TransferLane::stop(const std::shared_ptr<Transfer>& transfer, std::exception_ptr failure) {
     if (failure && !transfer->failure_) transfer->failure_ = std::move(failure);
     transfer->stopping_ = true;
-    std::erase(queue_, transfer);
+    if (std::erase(queue_, transfer) > 0 && transfer->staged_)
+        waiting_ -= transfer->bytes() - transfer->claimed_;
     std::erase_if(ready_, [&](Chunk& chunk) {
         if (chunk.transfer != transfer) return false;
         give_back(chunk.slot);

@@ -72,6 +72,7 @@ class TransferLane {
     static bool goes_before(const Transfer& a, const Transfer& b) noexcept;
     bool fills(const Transfer& transfer) const noexcept;
     bool gate_open(std::size_t bytes) const noexcept;
+    std::size_t next_bytes(const Transfer& transfer) const noexcept;
     Chunk claim(const std::shared_ptr<Transfer>& transfer);
     bool passes_engine(const Chunk& chunk) const noexcept;
     void queue_copy(const Chunk& chunk, bool first, bool last, bool by_kernel);
@@ -96,7 +97,8 @@ class TransferLane {
     std::vector<PinnedBlock> free_slots_;
     std::size_t slots_ = 0;  // of the ring, free or not
     std::size_t most_slots_;
-    int working_ = 0;  // stagers' jobs
+    std::size_t waiting_ = 0;  // bytes of the queue that go through the ring
+    int working_ = 0;          // stagers' jobs
     int reserved_ = 0;
     bool started_ = false;
     std::deque<Chunk> in_flight_;

@@ -139,3 +139,41 @@ def test_the_file_may_go_once_a_tensor_is_loaded(tmp_path):
     weight = gp.io.safetensors(path)["w"]
     path.unlink()
     assert weight.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_all_tensors_at_once(rng, tmp_path):
+    tensors = {
+        f"w{i}": ("F32", random_array(rng, shape, "float32"))
+        for i, shape in enumerate([(3,), (0, 4), (), (700, 1000), (1000, 1000), (5, 7)] * 8)
+    }
+    tensors["ids"] = ("I32", np.arange(5, dtype=np.int32))
+    file = gp.io.safetensors(write(tmp_path / "x.safetensors", tensors))
+    loaded = file.load_all()
+    assert list(loaded) == list(file)
+    for name, (_, host) in tensors.items():
+        assert_equal(loaded[name], host)
+    with pytest.raises(gp.Error, match="read-only"):
+        loaded["w0"][:] = 1
+    some = file.load_all(["w3", "ids", "w0"], dtype="float16")
+    assert [(name, str(array.dtype)) for name, array in some.items()] == [
+        ("w3", "float16"),
+        ("ids", "int32"),
+        ("w0", "float16"),
+    ]
+    assert_equal(some["w3"], tensors["w3"][1].astype(np.float16))
+    with pytest.raises(KeyError):
+        file.load_all(["w0", "nothing"])
+    with pytest.raises(gp.InvalidTypeError):
+        file.load_all(dtype="int8")
+
+
+@pytest.mark.parametrize("size", [100, 3_000_000])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_file_that_is_cut_short_meanwhile(tmp_path, size, dtype):
+    path = write(tmp_path / "x.safetensors", {"w": ("F32", np.ones(size, np.float32))})
+    file = gp.io.safetensors(path)
+    with path.open("r+b") as out:
+        out.truncate(path.stat().st_size - 4)
+    for load in (lambda: file.load("w", dtype), lambda: file.load_all(dtype=dtype)):
+        with pytest.raises(gp.FileFormatError, match="do not change the file"):
+            load()

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import _native, io, pull
 from .._native import Array, Device, DType, FileFormatError, InvalidTypeError, InvalidValueError
-from . import chat, choice
+from . import chat, choice, progress
 from . import tokenizer as tokenizers
 from .batch import Batch
 from .choice import TokenLogprobs
@@ -41,6 +41,8 @@ def load(
         `dtype` says.
     cache_dtype: of the context's keys and values: "float8_e4m3", half the memory of 16 bits, with 4 bits of
         significance. Default: `dtype`, the only other one.
+
+    On a terminal a bar shows how far it is, where tqdm or rich is installed.
 
     Raises FileFormatError for files that are not what they should be, UnsupportedError for other models.
     """
@@ -109,7 +111,8 @@ def _load_folder(folder: Path, where: _Where) -> LanguageModel:
     config = tokenizers.read_json(config_path)
     generation = tokenizers.read_json(folder / "generation_config.json")
     file = io.safetensors(folder)
-    native = _native._Model.load(file._native, tokenizers.read_text(config_path), *where)
+    with progress.bar(folder.name) as show:
+        native = _native._Model.load(file._native, tokenizers.read_text(config_path), *where, show)
     has_tokenizer = (folder / "tokenizer.json").is_file()
     stops = [
         *_ids(str(config_path), config),
@@ -122,7 +125,8 @@ def _load_folder(folder: Path, where: _Where) -> LanguageModel:
 
 def _load_gguf(path: Path, where: _Where) -> LanguageModel:
     file = io.gguf(path)
-    native = _native._Model.load(file._native, None, *where)
+    with progress.bar(path.name) as show:
+        native = _native._Model.load(file._native, None, *where, show)
     has_tokenizer = "tokenizer.ggml.model" in file.metadata
     tokenizer = tokenizers.from_gguf(file.metadata, str(path)) if has_tokenizer else None
     return LanguageModel(native, tokenizer, [], str(path))
