@@ -85,6 +85,7 @@ constexpr TensorNames gguf(bool interleaved) {
         .final_norm = "output_norm",
         .lm_head = "output",
         .interleaved = interleaved,
+        .ignored = {"rope_factors_long.weight", "rope_factors_short.weight"},  // in the configuration
     };
 }
 constexpr TensorNames kGgufNames = gguf(false), kGgufLlamaNames = gguf(true);

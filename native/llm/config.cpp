@@ -86,6 +86,14 @@ void ModelConfig::validate(const std::string& what) const {
     }
 }
 
+std::int64_t ModelConfig::longest_context() const {
+    const auto is_dynamic = [](const ops::RopeSettings& r) { return r.variant == ops::RopeVariant::dynamic; };
+    if (ropes.empty() || !std::all_of(ropes.begin(), ropes.end(), is_dynamic)) return max_positions;
+    constexpr double kMost = 1 << 30;
+    return static_cast<std::int64_t>(std::clamp(static_cast<double>(max_positions) * ropes[0].factor,
+                                                static_cast<double>(max_positions), kMost));
+}
+
 ops::RopeFrequencies rope_frequencies(const ModelConfig& config, std::size_t index, std::int64_t max_length) {
     ops::RopeSettings settings = config.ropes[index];
     settings.sequence_length = static_cast<double>(max_length);

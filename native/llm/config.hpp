@@ -55,6 +55,9 @@ struct ModelConfig {
     std::vector<ops::RopeSettings> ropes = {};  // none where positions are learned
     std::vector<LayerConfig> layers = {};
 
+    // The longest context that may be asked for: dynamic rotations stretch to more than was trained.
+    std::int64_t longest_context() const;
+
     // Throws Error (file), naming `what` and the field, for sizes that make no model.
     void validate(const std::string& what) const;
 

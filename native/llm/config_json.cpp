@@ -131,8 +131,11 @@ ops::RopeSettings rope_from(const Reader& root, const std::optional<Reader>& par
     rope.variant = from_name(r, key, r.string(key, "default"), kRopeTypes);
     if (rope.variant == ops::RopeVariant::plain) return rope;
     const double trained = static_cast<double>(config.max_positions);
-    rope.original_max_positions = r.number("original_max_position_embeddings",
-                                           root.number("original_max_position_embeddings", trained));
+    // dynamic has no context but the configuration's, as transformers computes it.
+    rope.original_max_positions = rope.variant == ops::RopeVariant::dynamic
+                                      ? trained
+                                      : r.number("original_max_position_embeddings",
+                                                 root.number("original_max_position_embeddings", trained));
     const bool given = r.find("factor") != nullptr;
     const bool derived = rope.variant == ops::RopeVariant::yarn || rope.variant == ops::RopeVariant::longrope;
     rope.factor = derived && !given ? trained / rope.original_max_positions : r.number("factor");

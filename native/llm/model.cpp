@@ -108,12 +108,12 @@ std::int32_t checked_choice(std::int32_t token) {
 
 std::int64_t choose_max_length(const ModelConfig& config, const ModelOptions& options) {
     if (options.max_length == 0) return std::min(config.max_positions, kDefaultMaxLength);
-    if (options.max_length < 0 || options.max_length > config.max_positions) {
-        throw error(ErrorKind::value,
-                    {.call = "Model",
-                     .argument = "max_length",
-                     .expected = str("1 to ", config.max_positions, ", which the model was trained for"),
-                     .got = str(options.max_length)});
+    const std::int64_t most = config.longest_context();
+    if (options.max_length < 0 || options.max_length > most) {
+        throw error(ErrorKind::value, {.call = "Model",
+                                       .argument = "max_length",
+                                       .expected = str("1 to ", most, ", which the model was made for"),
+                                       .got = str(options.max_length)});
     }
     return options.max_length;
 }
