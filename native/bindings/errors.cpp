@@ -1,6 +1,6 @@
 // gpk::Error as Python exceptions, and the logger's way to Python.
+#include "bindings/errors.hpp"
 #include "base/log.hpp"
-#include "bindings/common.hpp"
 
 #include <nanobind/stl/function.h>
 
@@ -47,7 +47,9 @@ PyObject* type_of(ErrorKind kind) {
     return PyExc_RuntimeError;
 }
 
-void set_python_error(const Error& failure) {
+}  // namespace
+
+void raise_python(const Error& failure) {
     // What a message quotes need not be UTF-8: a path, a name in a damaged file.
     const std::string_view what = failure.what();
     const nb::object message =
@@ -62,8 +64,6 @@ void set_python_error(const Error& failure) {
     }
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(instance.ptr())), instance.ptr());
 }
-
-}  // namespace
 
 void bind_errors(nb::module_& m) {
     const nb::object base = nb::steal(PyErr_NewExceptionWithDoc(
@@ -85,12 +85,12 @@ void bind_errors(nb::module_& m) {
         try {
             std::rethrow_exception(failure);
         } catch (const Error& known) {
-            set_python_error(known);
+            raise_python(known);
         } catch (const nb::cast_error&) {
-            set_python_error(error(ErrorKind::type,
-                                   {.call = "argument",
-                                    .expected = "an object of the kind that the function takes",
-                                    .got = "another, or a string with characters that UTF-8 does not have"}));
+            raise_python(error(ErrorKind::type,
+                               {.call = "argument",
+                                .expected = "an object of the kind that the function takes",
+                                .got = "another, or a string with characters that UTF-8 does not have"}));
         }
     });
     m.def(

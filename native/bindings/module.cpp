@@ -1,4 +1,4 @@
-#include "bindings/common.hpp"
+#include "bindings/errors.hpp"
 
 NB_MODULE(_native, m) {
     using namespace gpk::python;
@@ -32,4 +32,5 @@ NB_MODULE(_native, m) {
     bind_conv1d(m);
     bind_attention(m);
     bind_norm(m);
+    turn_signature_errors(m);
 }

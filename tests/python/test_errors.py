@@ -82,3 +82,27 @@ def test_text_that_utf8_does_not_have():
     for call in (lambda: gp.zeros(3, "\ud800"), lambda: gp.zeros(3, device="\ud800")):
         with pytest.raises(gp.InvalidTypeError, match="UTF-8"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda: gp.nn.softmax(), ["softmax", "expected softmax(x: Array"]),
+        (lambda: gp.nn.top_k(gp.ones(3), 2**70), ["top_k", "k: int", "got", "int"]),
+        (lambda: gp.empty(3, nothing=1), ["empty", "nothing: int"]),
+        (lambda: gp.Stream(priority="x"), ["Stream", "priority: int"]),
+        (lambda: gp.ones(3).astype(), ["astype"]),
+        (lambda: gp.nn.rope_frequencies(d="x"), ["rope_frequencies"]),
+    ],
+)
+def test_what_no_signature_takes_is_an_error_of_ours(call, parts):
+    with pytest.raises(gp.InvalidTypeError) as caught:
+        call()
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_pythons_own_type_errors_stay():
+    with pytest.raises(TypeError) as caught:
+        gp.ones(3) + "x"
+    assert not isinstance(caught.value, gp.Error)
