@@ -196,18 +196,20 @@ std::optional<QuantFormat> format_of(const std::optional<std::string>& name) {
     return name ? std::optional(ops::quant_format_from_name(*name)) : std::nullopt;
 }
 
-// `config_json`: the text of config.json; nothing for a GGUF file, which describes itself.
+// `config_json`: the text of config.json; nothing for a GGUF file, which describes itself. `num_tokens`: ids
+// that the tokenizer knows, where that is not in the file; 0: all are.
 PyModel load(const PyTensorFile& source, const std::optional<std::string>& config_json, DTypeArg dtype,
              DeviceArg device, std::int64_t max_length, const std::optional<std::string>& quantize,
-             DTypeArg cache_dtype, nb::object progress) {
+             DTypeArg cache_dtype, std::int64_t num_tokens, nb::object progress) {
     const DType wanted = read_dtype(dtype), cache = read_dtype_or(cache_dtype, wanted);
     Device& target = read_device(device);
     const Unlocked unlocked;
     const auto* gguf = dynamic_cast<const io::Gguf*>(source.file.get());
     const std::string what = source.file->path();
     const io::Json json = gguf != nullptr ? io::Json() : io::Json::parse(config_json.value(), what);
-    const llm::ModelConfig config =
+    llm::ModelConfig config =
         gguf != nullptr ? llm::ModelConfig::from_gguf(*gguf) : llm::ModelConfig::from_json(json, what);
+    if (num_tokens > 0) config.num_tokens = std::min(config.vocab_size, num_tokens);
     const auto tensors = llm::open_source(*source.file, json, progress_to(progress));
     return {std::make_shared<Session>(
         llm::ModelWeights::load(target, config, *tensors, wanted, format_of(quantize)),
@@ -354,10 +356,10 @@ void bind_llm(nb::module_& m) {
     nb::class_<PyModel>(m, "_Model", "A language model on a device; see pygpukit.llm.")
         .def_static("load", &load, nb::arg("file"), nb::arg("config_json").none(), nb::arg("dtype"),
                     nb::arg("device").none(), nb::arg("max_length"), nb::arg("quantize").none(),
-                    nb::arg("cache_dtype").none(), nb::arg("progress").none(),
+                    nb::arg("cache_dtype").none(), nb::arg("num_tokens"), nb::arg("progress").none(),
                     nb::sig("def load(file: _TensorFile, config_json: str | None, dtype: DType | str | type, "
                             "device: Device | str | None, max_length: int, quantize: str | None, "
-                            "cache_dtype: DType | str | type | None, progress: "
+                            "cache_dtype: DType | str | type | None, num_tokens: int, progress: "
                             "collections.abc.Callable[[int, int], None] | None) -> _Model"))
         .def_static(
             "from_arrays", &from_arrays, nb::arg("arrays"), nb::arg("config_json"), nb::arg("dtype"),

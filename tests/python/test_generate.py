@@ -217,6 +217,7 @@ def test_penalties_are_those_of_their_definitions(model):
     text = []
     for _ in range(12):
         logits = model.score([*prompt, *text])[-1].to_numpy().astype(np.float64)
+        logits[model.config["num_tokens"] :] = -np.inf
         for token in {*prompt, *text}:
             logits[token] *= 1 / repetition if logits[token] > 0 else repetition
             logits[token] -= frequency * text.count(token) + presence * (token in text)
@@ -252,7 +253,8 @@ def test_logprobs_are_the_log_softmax_of_the_logits(model):
     text = model.generate(prompt, logprobs=4, **arguments)
     assert text == model.generate(prompt, **arguments)
     assert [each.token for each in text.logprobs] == text.tokens
-    logits = model.score([*prompt, *text.tokens]).to_numpy().astype(np.float64)[len(prompt) - 1 :]
+    known = model.config["num_tokens"]  # padding has no part in it
+    logits = model.score([*prompt, *text.tokens]).to_numpy().astype(np.float64)[len(prompt) - 1 :, :known]
     for row, each in zip(logits, text.logprobs, strict=False):
         expected = row - row.max() - np.log(np.exp(row - row.max()).sum())
         np.testing.assert_allclose(each.logprob, expected[each.token], atol=2e-5)

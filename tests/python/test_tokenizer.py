@@ -2,6 +2,7 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 
 import pygpukit as gp
@@ -282,3 +283,21 @@ def test_stop_strings(pieces, stops, expected):
     given = [stop.push(piece) for piece in pieces]
     assert "".join(given) + stop.finish() == expected
     assert stop.stopped == (expected != "".join(pieces))
+
+
+def test_padding_of_the_vocabulary_is_never_chosen(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    known = 20
+    words = {f"w{i}": i for i in range(known) if i != 7}  # an id that no token has
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0"))
+    shutil.copytree(DATA / "models" / "qwen3", tmp_path / "model")
+    whole = gp.llm.load(tmp_path / "model", dtype="float32")
+    backend.save(str(tmp_path / "model" / "tokenizer.json"))
+    model = gp.llm.load(tmp_path / "model", dtype="float32")
+    assert (whole.config["num_tokens"], model.config["num_tokens"]) == (131, known)
+    prompt = [3, 5, 11]
+    assert np.array_equal(model.score(prompt).to_numpy(), whole.score(prompt).to_numpy())
+    for arguments in ({}, {"temperature": 5.0, "seed": 1}):
+        tokens = list(model.stream_tokens(prompt, max_tokens=40, stop_tokens=[], **arguments))
+        assert max(tokens) < known
+        assert max(whole.stream_tokens(prompt, max_tokens=40, stop_tokens=[], **arguments)) >= known

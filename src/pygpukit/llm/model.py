@@ -110,23 +110,24 @@ def _load_folder(folder: Path, where: _Where) -> LanguageModel:
         raise FileFormatError(f"{folder}: expected a config.json, got none")
     config = tokenizers.read_json(config_path)
     generation = tokenizers.read_json(folder / "generation_config.json")
+    tokenizer = tokenizers.from_folder(folder) if (folder / "tokenizer.json").is_file() else None
+    num_tokens = 0 if tokenizer is None else tokenizer.num_ids
     file = io.safetensors(folder)
     with progress.bar(folder.name) as show:
-        native = _native._Model.load(file._native, tokenizers.read_text(config_path), *where, show)
-    has_tokenizer = (folder / "tokenizer.json").is_file()
+        native = _native._Model.load(
+            file._native, tokenizers.read_text(config_path), *where, num_tokens, show
+        )
     stops = [
         *_ids(str(config_path), config),
         *_ids(str(folder / "generation_config.json"), generation),
     ]
-    return LanguageModel(
-        native, tokenizers.from_folder(folder) if has_tokenizer else None, stops, str(folder)
-    )
+    return LanguageModel(native, tokenizer, stops, str(folder))
 
 
 def _load_gguf(path: Path, where: _Where) -> LanguageModel:
     file = io.gguf(path)
     with progress.bar(path.name) as show:
-        native = _native._Model.load(file._native, None, *where, show)
+        native = _native._Model.load(file._native, None, *where, 0, show)
     has_tokenizer = "tokenizer.ggml.model" in file.metadata
     tokenizer = tokenizers.from_gguf(file.metadata, str(path)) if has_tokenizer else None
     return LanguageModel(native, tokenizer, [], str(path))

@@ -61,6 +61,11 @@ class Tokenizer:
         """The number of tokens, special ones included."""
         return int(self._backend.get_vocab_size())
 
+    @property
+    def num_ids(self) -> int:
+        """One more than the largest id: what a model has beyond that is padding."""
+        return max(self._backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """add_special_tokens: put those in that the model expects around a text, such as a first one."""
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
