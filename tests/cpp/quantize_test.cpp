@@ -173,7 +173,8 @@ TEST(QuantizedLinear, AgreesWithTheDequantisedWeight) {
         std::int64_t n, k;
     };
     for (const Case& each : kCases) {
-        for (const Size& size : {Size{100, 512}, {33, 200}, {17, 9}, {48, 3584}, {16, 64}, {1, 1}}) {
+        for (const Size& size :
+             {Size{100, 512}, {33, 200}, {17, 9}, {48, 3584}, {20, 8232}, {16, 64}, {1, 1}}) {
             for (const DType dtype : {DType::bfloat16, DType::float16}) {
                 const Array weight = random_array({size.n, size.k}, dtype, 5);
                 const QuantizedWeight w = ops::quantize(weight, each.format, each.options);
