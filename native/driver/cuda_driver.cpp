@@ -536,14 +536,18 @@ void CudaDriver::launch(StreamHandle stream, FunctionHandle function, const Laun
     const LoadedFunction& loaded = *function_of(function);
     if (loaded.library)
         return cublaslt_->multiply(stream_of(stream), *static_cast<const LibraryProduct*>(params));
-    CUlaunchAttribute attributes[2];
+    CUlaunchAttribute attributes[3];
     unsigned count = 0;
     if (config.cluster > 1) {
         attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         attributes[count].value.clusterDim = {config.cluster, 1, 1};
         ++count;
     }
-    if (loaded.may_overlap) {
+    if (config.cluster == 0) {
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+        attributes[count].value.cooperative = 1;
+        ++count;
+    } else if (loaded.may_overlap) {  // blocks that wait for each other may not come one by one
         attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
         attributes[count].value.programmaticStreamSerializationAllowed = 1;
         ++count;

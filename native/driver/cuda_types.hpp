@@ -76,6 +76,7 @@ inline constexpr std::uintptr_t CU_LAUNCH_PARAM_END = 0;
 inline constexpr std::uintptr_t CU_LAUNCH_PARAM_BUFFER_POINTER = 1;
 inline constexpr std::uintptr_t CU_LAUNCH_PARAM_BUFFER_SIZE = 2;
 
+inline constexpr int CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4;
 inline constexpr int CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6;
 
@@ -85,6 +86,7 @@ union CUlaunchAttributeValue {
         unsigned x, y, z;
     } clusterDim;
     int programmaticStreamSerializationAllowed;
+    int cooperative;
 };
 
 struct CUlaunchAttribute {

@@ -40,7 +40,7 @@ struct LaunchConfig {
     Dim3 grid = {};
     Dim3 block = {};
     std::uint32_t shared_bytes = 0;  // dynamic shared memory
-    std::uint32_t cluster = 1;       // blocks of a cluster, along x (SM 90 and newer)
+    std::uint32_t cluster = 1;       // blocks of a cluster, along x (SM 90); 0: the grid, all at once
 };
 
 // The kernel on the host: the plain and correct version, which the simulated device runs. It computes

@@ -24,7 +24,8 @@ constexpr std::uint32_t kMaxGridX = 0x7fffffffu;
 constexpr std::uint32_t kMaxGridYZ = 65535;
 constexpr std::uint32_t kMaxBlockThreads = 1024;
 constexpr std::uint32_t kMaxBlockZ = 64;
-constexpr std::uint32_t kMaxCluster = 8;  // portable
+constexpr std::uint32_t kMaxCluster = 8;                      // portable
+constexpr std::uint64_t kMaxThreads = 2048, kMaxBlocks = 32;  // of a multiprocessor at a time
 constexpr std::size_t kSharedBytes = 227 * 1024;
 constexpr std::uint32_t kSharedWithoutAsking = 48 * 1024;
 constexpr std::size_t kMaxParamsBytes = 32764;
@@ -257,7 +258,15 @@ void SimDriver::check_launch(const Function& function, const LaunchConfig& confi
         refuse(sim_code::kInvalidValue, str(config.shared_bytes, " bytes of shared memory, it may have ",
                                             std::min<std::size_t>(shared, kSharedBytes)));
     }
-    if (config.cluster == 0 || config.cluster > kMaxCluster || grid.x % config.cluster != 0) {
+    if (config.cluster == 0) {
+        const std::uint64_t by_threads = kMaxThreads / threads;
+        const std::uint64_t by_memory = kSharedBytes / std::max<std::uint64_t>(config.shared_bytes, 1);
+        const std::uint64_t room =
+            static_cast<std::uint64_t>(info_.multiprocessors) * std::min({by_threads, by_memory, kMaxBlocks});
+        const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
+        if (blocks > room)
+            refuse(sim_code::kCooperativeTooLarge, str(blocks, " blocks where ", room, " fit"));
+    } else if (config.cluster > kMaxCluster || grid.x % config.cluster != 0) {
         refuse(sim_code::kInvalidClusterSize, str("cluster ", config.cluster, " in a grid of ", grid.x));
     }
     if (params_bytes > kMaxParamsBytes) {

@@ -22,6 +22,7 @@ inline constexpr SimCode kIllegalState{401, "CUDA_ERROR_ILLEGAL_STATE"};
 inline constexpr SimCode kNotReady{600, "CUDA_ERROR_NOT_READY"};
 inline constexpr SimCode kIllegalAddress{700, "CUDA_ERROR_ILLEGAL_ADDRESS"};
 inline constexpr SimCode kContextIsDestroyed{709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"};
+inline constexpr SimCode kCooperativeTooLarge{720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"};
 inline constexpr SimCode kNotSupported{801, "CUDA_ERROR_NOT_SUPPORTED"};
 inline constexpr SimCode kCaptureUnsupported{900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"};
 inline constexpr SimCode kCaptureInvalidated{901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"};

@@ -395,6 +395,10 @@ TEST_F(CudaDriverTest, LaunchPacksParametersAndAttributes) {
     EXPECT_EQ(state.attributes[0].value.clusterDim.x, 4u);
     EXPECT_EQ(state.attributes[1].id, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
     EXPECT_EQ(state.attributes[1].value.programmaticStreamSerializationAllowed, 1);
+    gpu->launch(stream, function, {.grid = {2, 3, 4}, .cluster = 0}, params, sizeof(params));
+    ASSERT_EQ(state.attributes.size(), 1u);
+    EXPECT_EQ(state.attributes[0].id, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
+    EXPECT_EQ(state.attributes[0].value.cooperative, 1);
     gpu->launch(stream, function, {}, nullptr, 0);
     EXPECT_EQ(state.params, "");
     EXPECT_EQ(state.whole, nullptr);

@@ -213,7 +213,7 @@ TEST_P(SimDriverModes, LaunchesAreCheckedAsADriverDoes) {
         {{.shared_bytes = 48 * 1024 + 1}, invalid},
         {{.grid = {3, 1, 1}, .cluster = 2}, "CUDA_ERROR_INVALID_CLUSTER_SIZE"},
         {{.grid = {32, 1, 1}, .cluster = 16}, "CUDA_ERROR_INVALID_CLUSTER_SIZE"},
-        {{.cluster = 0}, "CUDA_ERROR_INVALID_CLUSTER_SIZE"},
+        {{.grid = {0x10000, 1, 1}, .block = {1024}, .cluster = 0}, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"},
     };
     const DevicePtr x = driver->allocate(8);
     driver->fill(stream, x, 0, 8);
@@ -227,6 +227,14 @@ TEST_P(SimDriverModes, LaunchesAreCheckedAsADriverDoes) {
     const LaunchConfig largest{
         .grid = {0x7fffffffu, 65535, 65535}, .block = {16, 1, 64}, .shared_bytes = 100 * 1024};
     driver->launch(stream, driver->function(large), largest, &params, sizeof params);
+    const auto places = static_cast<std::uint32_t>(driver->info().multiprocessors);
+    const auto together = [&](std::uint32_t blocks) {
+        const LaunchConfig config{
+            .grid = {blocks, 1, 1}, .block = {256}, .shared_bytes = 100 * 1024, .cluster = 0};
+        driver->launch(stream, driver->function(large), config, &params, sizeof params);
+    };
+    together(2 * places);
+    expect_code("CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", [&] { together(2 * places + 1); });
     expect_code(invalid, [&] {
         driver->launch(stream, driver->function(large), {.shared_bytes = 100 * 1024 + 1}, &params,
                        sizeof params);
@@ -235,7 +243,7 @@ TEST_P(SimDriverModes, LaunchesAreCheckedAsADriverDoes) {
                 [&] { driver->launch(stream, nullptr, {}, &params, sizeof params); });
     std::int64_t result = 0;
     driver->copy_to_host(stream, &result, x, 8);
-    EXPECT_EQ(result, 1);  // only the one good launch ran
+    EXPECT_EQ(result, 2);  // only the two good launches ran
 }
 
 TEST_P(SimDriverModes, DeadHandlesAreRefused) {
