@@ -33,8 +33,7 @@ void bind_quantize(nb::module_& m) {
                 return w.group;
             },
             "How many weights along k share a scale; None where a row does, and for nvfp4.")
-        .def_prop_ro("nbytes", &QuantizedWeight::nbytes,
-                     "Bytes on the device: codes, scales and offsets.")
+        .def_prop_ro("nbytes", &QuantizedWeight::nbytes, "Bytes on the device: codes, scales and offsets.")
         .def(
             "dequantize",
             [](const QuantizedWeight& w, DTypeArg dtype) {

@@ -19,7 +19,8 @@ namespace {
 constexpr const char* kCall = "linear";
 
 // Stages of the ring, at most, measured on an H200. Where the work on the codes takes longer than their way
-// (4 bits, few rows) the first stage comes late if many are asked for at once; but a long x takes long itself.
+// (4 bits, few rows) the first stage comes late if many are asked for at once; but a long x takes long
+// itself.
 std::int64_t bulk_stages(const QuantLayout& w, std::int64_t m) {
     constexpr std::int64_t kLong = 8192;
     if (bulk_rounds(w.format, m) == 1) return 4;
