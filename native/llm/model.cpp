@@ -167,6 +167,13 @@ Model::Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& op
     for (std::int64_t slot = 0; slot < slots(); ++slot) set_position(slot, -1);
     logits_ = Array::empty(device(), {slots(), c.vocab_size}, DType::float32);
     for (auto& event : chosen_) event = std::make_shared<Event>(device());
+    if (options.whole_step && !rotations_.empty()) {
+        std::vector<Array> keys, values;  // of slot 0
+        for (const Array& each : layer_keys_) keys.push_back(each.select(0, 0));
+        for (const Array& each : layer_values_) values.push_back(each.select(0, 0));
+        const ops::Rope rope{rotations_[0].inv_freq, rotations_[0].factor};
+        whole_step_ = llm::whole_step(*weights_, keys, values, &rope);
+    }
     log_ = PinnedPool::of(device()).allocate(static_cast<std::size_t>(slots() * (max_length_ + 1)) *
                                              sizeof(std::int32_t));
 }
@@ -445,6 +452,14 @@ Array Model::score(std::span<const std::int32_t> tokens, std::int64_t slot) {
     return run_prompt("score", tokens, slot, true);
 }
 
+void Model::step_at_once(const Chooser::Mode& mode) {
+    const auto first = [](const Array& of_slots) { return of_slots.slice(0, 0, 1, 1); };
+    const bool greedy = mode == Chooser::Mode{};
+    whole_step_->run(first(decode_buffers_.ids), first(positions_), logits_.select(0, 0), greedy,
+                     reinterpret_cast<std::int32_t*>(log_.data), max_length_ + 1);
+    if (!greedy) choose(0, 1, 1, mode);
+}
+
 void Model::step(std::int64_t slots, const Chooser::Mode& mode) {
     const Buffers buffers = decode_buffers_.rows(0, slots);
     forward(buffers, std::nullopt, weights_->layers.size());
@@ -473,7 +488,9 @@ std::int64_t Model::step_slots() const {
     return std::min(taken, slots());
 }
 
-Array Model::decode() {
+Array Model::decode() { return decode(Steps::quickest); }
+
+Array Model::decode(Steps how) {
     const std::int64_t slots = step_slots();
     const auto& stream = current_stream(device());
     // Loading a kernel's code is not allowed in a capture, so the first step runs without; inside a
@@ -483,7 +500,9 @@ Array Model::decode() {
         if (length(slot) > 0) chooser_.add_to(mode, slot);
     }
     const auto known = graphs_.find({slots, mode});
-    if (!use_graph_ || known == graphs_.end() || stream->capture() != nullptr) {
+    if (slots == 1 && whole_step_ && how == Steps::quickest) {
+        step_at_once(mode);  // a graph of one launch gains nothing
+    } else if (!use_graph_ || known == graphs_.end() || stream->capture() != nullptr) {
         step(slots, mode);
         graphs_.try_emplace({slots, mode});
     } else {

@@ -21,6 +21,7 @@
 #include "array/array.hpp"
 #include "llm/chooser.hpp"
 #include "llm/weights.hpp"
+#include "llm/whole_step.hpp"
 #include "memory/pinned.hpp"
 #include "runtime/graph.hpp"
 
@@ -31,6 +32,8 @@ struct ModelOptions {
     std::int64_t max_length = 0;
     // Captures the decode step once and replays it.
     bool use_graph = true;
+    // Steps of one text are one launch where a kernel serves the model.
+    bool whole_step = true;
     std::int64_t slots = 1;  // texts that decode() goes on with at once
     // Of the cache: the weights' own, or float8_e4m3. That halves it, and what a step reads of it.
     std::optional<DType> cache_dtype = {};
@@ -55,6 +58,8 @@ class Model {
     std::int64_t length(std::int64_t slot = 0) const { return lengths_.at(static_cast<std::size_t>(slot)); }
     std::int64_t max_length() const noexcept { return max_length_; }
     DType cache_dtype() const noexcept { return keys_.dtype(); }
+    // Whether a step of one text is one launch.
+    bool steps_at_once() const noexcept { return whole_step_ != nullptr; }
     std::size_t cache_bytes() const noexcept { return keys_.nbytes() + values_.nbytes(); }
 
     // Each appends to the cache, and throws Error (value), changing nothing, where it has no room or a
@@ -64,6 +69,9 @@ class Model {
     // One step of every slot that holds tokens: appends its chosen() token, without waiting for it. The
     // logits are [slots, vocab], of the slots up to the last of these.
     Array decode();
+    // op_by_op: with the bits of a Verifier's rows, which one launch for all does not have in 16 bits.
+    enum class Steps : std::uint8_t { quickest, op_by_op };
+    Array decode(Steps how);
     Array decode(std::int32_t token);  // of slot 0 instead of its chosen() one
     // The same as prefill with the logits of every token: [tokens, vocab], the caller's to keep.
     Array score(std::span<const std::int32_t> tokens, std::int64_t slot = 0);
@@ -131,6 +139,7 @@ class Model {
     void head(const Array& normed, const Array& logits);
     void choose(std::int64_t first_slot, std::int64_t slots, std::int64_t tokens, const Chooser::Mode& mode);
     void step(std::int64_t slots, const Chooser::Mode& mode);
+    void step_at_once(const Chooser::Mode& mode);
     void mark();
     std::int64_t step_slots() const;
     Array run_prompt(const char* call, std::span<const std::int32_t> tokens, std::int64_t slot,
@@ -148,6 +157,7 @@ class Model {
     PinnedBlock log_;         // int32 [slots, max_length + 1]: the token chosen at each length
     std::array<std::shared_ptr<Event>, kAhead + 1> chosen_;  // after choices, by turns
     std::int64_t choices_ = 0;
+    std::unique_ptr<ops::DecodeStep> whole_step_;  // of slot 0 alone, or null
     bool use_graph_;
     Chooser chooser_;
     // Of steps of so many slots; nothing before its kernels were launched once.

@@ -183,7 +183,7 @@ void Speculator::go_on(std::int64_t most) {
         plain = result.close && result.moved < most && model_.length() < model_.max_length();
     }
     if (plain) {
-        model_.decode();
+        model_.decode(Model::Steps::op_by_op);
         ++stats_.steps;
         take_chosen();
     }

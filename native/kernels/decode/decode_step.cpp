@@ -1,0 +1,169 @@
+#include "kernels/decode/decode_step.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/attention/attend_host.hpp"
+#include "kernels/attention/rope_host.hpp"
+#include "kernels/gemm/gate_host.hpp"
+#include "kernels/gemm/gemv_host.hpp"
+#include "kernels/host.hpp"
+
+namespace gpk {
+extern const Image image_decode_step_bfloat16_sm90, image_decode_step_float16_sm90;
+}
+
+namespace gpk::kernels {
+
+namespace {
+
+template <class T, int D>
+struct HostStep {
+    const DecodeStepParams& p;
+    const std::int32_t position;
+    const RopeAngles angles;
+    const std::int64_t of_heads = std::int64_t{p.heads} * D, kv = std::int64_t{p.kv_heads} * D;
+    std::vector<T> hidden, x, qkv;
+    std::vector<float> sums;
+
+    explicit HostStep(const DecodeStepParams& p)
+        : p(p), position(*p.position), angles(p.rope, static_cast<float>(position)) {}
+
+    static float at(const void* of, std::int64_t i) {
+        return of == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(of)[i]);
+    }
+
+    // sums = weights x + bias
+    void multiply(const void* weights, const void* bias, std::int64_t n) {
+        sums.resize(static_cast<std::size_t>(n));
+        multiply(weights, n, sums.data());
+        for (std::int64_t i = 0; bias != nullptr && i < n; ++i)
+            sums[static_cast<std::size_t>(i)] += at(bias, i);
+    }
+    void multiply(const void* weights, std::int64_t n, float* to) const {
+        const auto k = static_cast<std::int64_t>(x.size());
+        GemmProblem problem{};
+        problem.batches = 1;
+        problem.a = x.data(), problem.b = weights, problem.c = to;
+        problem.m = 1, problem.n = n, problem.k = k;
+        problem.a_row = k, problem.a_col = 1;
+        problem.b_row = 1, problem.b_col = k;
+        problem.c_row = n, problem.c_col = 1;
+        gemv_rows_host<T, float>(problem);
+    }
+    void normalize(const void* weight) {
+        double squares = 0;
+        for (const T each : hidden) {
+            const auto value = static_cast<double>(static_cast<float>(each));
+            squares += value * value;
+        }
+        const auto mean = static_cast<float>(squares / p.hidden);
+        const float scale = 1.0f / std::sqrt(mean + p.norm_eps);
+        x.resize(hidden.size());
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            x[i] = T(static_cast<float>(hidden[i]) * scale * at(weight, static_cast<std::int64_t>(i)));
+        }
+    }
+    void add_to_hidden() {
+        for (std::size_t i = 0; i < hidden.size(); ++i)
+            hidden[i] = T(static_cast<float>(hidden[i]) + static_cast<float>(T(sums[i])));
+    }
+
+    std::vector<float> normalized_head(const T* head, const void* weight) const {
+        std::vector<float> y(head, head + D);
+        if (weight == nullptr) return y;
+        float squares = 0;
+        for (const float each : y) squares += each * each;
+        const float scale = 1.0f / std::sqrt(squares / D + p.norm_eps);
+        for (int i = 0; i < D; ++i) y[static_cast<std::size_t>(i)] *= scale * at(weight, i);
+        return y;
+    }
+    void attend(const DecodeStepLayer& layer) {
+        T *q = qkv.data(), *k = q + of_heads, *v = k + kv;
+        for (std::int64_t head = 0; head < p.heads; ++head)
+            rotate_head(normalized_head(q + head * D, layer.q_norm).data(), q + head * D, D, angles);
+        const std::int64_t stride = std::int64_t{p.capacity} * D;
+        T *keys = static_cast<T*>(layer.keys), *values = static_cast<T*>(layer.values);
+        for (std::int64_t head = 0; head < p.kv_heads && position < p.capacity; ++head) {
+            const std::int64_t place = head * stride + std::int64_t{position} * D;
+            rotate_head(normalized_head(k + head * D, layer.k_norm).data(), keys + place, D, angles);
+            std::copy_n(v + head * D, D, values + place);
+        }
+        const std::int64_t last = std::min(position, p.capacity - 1);
+        const std::int64_t first = std::max<std::int64_t>(last - layer.left, 0);
+        x.resize(static_cast<std::size_t>(of_heads));
+        parallel_for(p.heads, 1, [&](std::int64_t begin, std::int64_t end) {
+            HostAttention attention;
+            for (std::int64_t head = begin; head < end; ++head) {
+                const std::int64_t from = head / (p.heads / p.kv_heads) * stride + first * D;
+                const KeyRange<T> range{keys + from, values + from, D, D, last - first + 1, D};
+                attention.score(range, q + head * D, p.scale);
+                attention.combine(range, x.data() + head * D);
+            }
+        });
+    }
+
+    void run() {
+        if (position < 0) return;
+        hidden.assign(static_cast<std::size_t>(p.hidden), T(0.0f));
+        if (*p.token >= 0 && *p.token < p.vocab) {
+            std::copy_n(static_cast<const T*>(p.embedding) + std::int64_t{*p.token} * p.hidden, p.hidden,
+                        hidden.begin());
+        }
+        for (std::int32_t i = 0; i < p.layer_count; ++i) {
+            const DecodeStepLayer& layer = p.layers[i];
+            normalize(layer.attention_norm);
+            multiply(layer.qkv, layer.qkv_bias, of_heads + 2 * kv);
+            qkv.resize(sums.size());
+            std::transform(sums.begin(), sums.end(), qkv.begin(), [](float sum) { return T(sum); });
+            attend(layer);
+            multiply(layer.out, layer.out_bias, p.hidden);
+            add_to_hidden();
+            normalize(layer.mlp_norm);
+            multiply(layer.gate_up, layer.gate_up_bias, 2 * std::int64_t{p.intermediate});
+            x.resize(static_cast<std::size_t>(p.intermediate));
+            gate_rows(p.glu, sums.data(), 1, p.intermediate, x.data(), p.intermediate);
+            multiply(layer.down, layer.down_bias, p.hidden);
+            add_to_hidden();
+        }
+        normalize(p.final_norm);
+        multiply(p.head, p.vocab, p.logits);
+        if (p.chooses) choose();
+    }
+    void choose() const {
+        std::int32_t best = 0;
+        for (std::int32_t i = 1; i < p.num_tokens && !std::isnan(p.logits[best]); ++i)
+            if (std::isnan(p.logits[i]) || p.logits[i] > p.logits[best]) best = i;
+        if (!std::isfinite(p.logits[best])) best = -1;
+        *p.token = best;
+        *p.position = position + 1;
+        if (p.log != nullptr && position + 1 < p.log_size) p.log[position + 1] = best;
+    }
+};
+
+template <class T, int D>
+void decode_step_host(const DecodeStepParams& p) {
+    HostStep<T, D>(p).run();
+}
+
+#define X(T, type, d)                                                        \
+    Kernel(KernelDef{.name = "decode_step_" #type "_d" #d,                   \
+                     .image = &image_decode_step_##type##_sm90,              \
+                     .twin = twin<DecodeStepParams, decode_step_host<T, d>>, \
+                     .max_shared_bytes = kAllSharedBytes,                    \
+                     .waits_for_predecessor = true}),
+const Kernel kKernels[] = {GPK_DECODE_STEP_FLOAT16(X) GPK_DECODE_STEP_BFLOAT16(X)};
+#undef X
+
+}  // namespace
+
+const Kernel* decode_step(DType dtype, std::int64_t head_dim) {
+    if (head_dim != 64 && head_dim != 128) return nullptr;
+    const int of_dim = head_dim == 128 ? 1 : 0;
+    if (dtype == DType::float16) return &kKernels[of_dim];
+    return dtype == DType::bfloat16 ? &kKernels[2 + of_dim] : nullptr;
+}
+
+}  // namespace gpk::kernels

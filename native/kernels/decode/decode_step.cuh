@@ -1,0 +1,275 @@
+// decode_step: the order of things. See decode_step.hpp.
+#pragma once
+
+#include "kernels/decode/decode_attention.cuh"
+#include "kernels/sampling/candidate.cuh"
+
+namespace gpk::kernels {
+
+// What the computing warps share beside the dynamic memory.
+struct DecodeStepStatic {
+    Barrier barriers[2 * kDecodeStepMostSlots];
+    DecodeSums sums;
+    float squares[kDecodeStepWarps];
+    int waiting;  // for other blocks
+    Candidate best[kDecodeStepWarps];
+    DecodeShare qkv, out, gate_up, down, head;  // what the block has of each layer's matrices
+};
+static_assert(sizeof(DecodeStepStatic) <= kDecodeStepStaticBytes);
+
+// x = rms_norm(hidden) * weight, which is the ring's slot `number`. Each thread has written its own part of
+// `hidden`, as receive_vector() does.
+template <class T>
+__device__ __forceinline__ void normalize(const DecodeRing ring, std::uint32_t number,
+                                          DecodeStepStatic& shared, const uint2* hidden, uint2* x, int count,
+                                          float eps) {
+    const int thread = thread_index(), fours = count / 4;
+    float squares = 0;
+#pragma unroll 2
+    for (int i = thread; i < fours; i += kComputing) {
+        const float2 a = unpack_two<T>(hidden[i].x), b = unpack_two<T>(hidden[i].y);
+        squares = fmaf(b.y, b.y, fmaf(b.x, b.x, fmaf(a.y, a.y, fmaf(a.x, a.x, squares))));
+    }
+    squares = warp_reduce(squares, [](float a, float b) { return a + b; });
+    if (thread % 32 == 0) shared.squares[thread / 32] = squares;
+    const DecodeRing::Place place = ring.at(number);
+    bulk_wait(place.barrier, place.parity);
+    computing_sync();
+    squares = 0;
+#pragma unroll
+    for (int w = 0; w < kDecodeStepWarps; ++w) squares += shared.squares[w];
+    const float scale = rsqrtf(squares * (1.0f / static_cast<float>(count)) + eps);
+#pragma unroll 2
+    for (int i = thread; i < fours; i += kComputing) {
+        const uint2 four = hidden[i], w = load_shared_eight(place.slot + 8 * i);
+        const auto normal = [&](std::uint32_t two, std::uint32_t weights) {
+            const float2 v = unpack_two<T>(two), by = unpack_two<T>(weights);
+            return pack_two<T>(v.x * scale * by.x, v.y * scale * by.y);
+        };
+        x[i] = {normal(four.x, w.x), normal(four.y, w.y)};
+    }
+    computing_sync();
+    if (thread % 32 == 0 && thread / 32 < kDecodeTeam) bulk_arrive(place.barrier + DecodeRing::kEmpty);
+}
+
+template <class T>
+__device__ __forceinline__ std::uint32_t multiply_pairs(
+    const DecodeRing ring, std::uint32_t next, DecodeSums& sums, std::uint32_t x, const DecodeShare& share,
+    int k, const DecodeChunks& chunks, const T* bias, const T* to, std::uint64_t* words, std::uint32_t now) {
+    multiply_weights<StepRows::pairs, T>(
+        ring, next, sums, x, share, k, chunks,
+        [&](int row, bool there) { return bias != nullptr && there ? float(bias[row]) : 0.0f; },
+        [&](int row, bool there, float extra, float sum) {
+            sum += extra;
+            if (to != nullptr && there) sum = float(to[row]) + rounded<T>(sum);
+            publish_pair<T>(words, row, there, sum, now);
+        });
+    return next;
+}
+
+template <class T, int D>
+struct DecodeStepKernel {
+    const DecodeStepParams& p;
+    DecodeStepStatic& shared;
+    const DecodeStepLayer* layers;
+    const DecodeUnit* units;
+    const float2* angles;
+    T *hidden, *x;
+    const DecodeRing ring;
+    int position;
+    std::uint32_t token, epoch;  // before this launch
+    std::uint32_t next = 0;      // of the ring's slots
+
+    __device__ __forceinline__ void stream() {
+        DecodeStream stream{ring, shared.waiting, static_cast<std::uint32_t>(p.in_flight),
+                            static_cast<std::uint32_t>(p.in_flight_waiting)};
+        const auto of_norm = static_cast<std::uint32_t>(2 * p.hidden);
+        const int of_heads = p.heads * D;
+#pragma unroll 1
+        for (int i = 0; i < p.layer_count; ++i) {
+            const DecodeStepLayer& l = layers[i];
+            prefetch_cache(l, units[i]);
+            stream.vector(l.attention_norm, of_norm);
+            stream.weights<StepRows::pairs, T>(l.qkv, shared.qkv, 0, p.hidden, p.of_hidden);
+            stream.weights<StepRows::pairs, T>(l.out, shared.out, 0, of_heads, p.of_attended);
+            stream.vector(l.mlp_norm, of_norm);
+            stream.weights<StepRows::gated, T>(l.gate_up, shared.gate_up, p.intermediate, p.hidden,
+                                               p.of_hidden);
+            stream.weights<StepRows::pairs, T>(l.down, shared.down, 0, p.intermediate, p.of_activated);
+        }
+        stream.vector(p.final_norm, of_norm);
+        stream.weights<StepRows::single, T>(p.head, shared.head, 0, p.hidden, p.of_hidden);
+    }
+    // Keys and values come to the L2 cache before they are asked for.
+    __device__ __forceinline__ void prefetch_cache(const DecodeStepLayer& l, const DecodeUnit& unit) const {
+        if (unit.heads == 0 || unit.begin >= unit.end || thread_index() % 32 != 0) return;
+        const std::int64_t begin = (std::int64_t{unit.kv_head} * p.capacity + unit.begin) * D;
+        const auto bytes = static_cast<std::uint32_t>((unit.end - unit.begin) * D * 2);
+        bulk_prefetch(static_cast<const T*>(l.keys) + begin, bytes);
+        bulk_prefetch(static_cast<const T*>(l.values) + begin, bytes);
+    }
+
+    __device__ __forceinline__ void receive(T* to, std::int64_t from, int count, std::uint32_t now) {
+        if (thread_index() == 0) shared.waiting = 1;
+        receive_vector(reinterpret_cast<uint2*>(to), opaque_pointer(p.exchange) + from, count / 4, now);
+        if (thread_index() == 0) shared.waiting = 0;
+    }
+    __device__ __forceinline__ void norm(const T* from) {
+        normalize<T>(ring, next, shared, reinterpret_cast<const uint2*>(from), reinterpret_cast<uint2*>(x),
+                     p.hidden, p.norm_eps);
+        ++next;
+    }
+
+    // words = what x gives and the bias, added to `to` where there is one
+    __device__ __forceinline__ void multiply(const void* bias, const DecodeShare& share, int k,
+                                             const DecodeChunks& chunks, const T* to, std::int64_t words,
+                                             std::uint32_t now) {
+        next = multiply_pairs<T>(ring, next, shared.sums, shared_address(x), share, k, chunks,
+                                 static_cast<const T*>(bias), to, opaque_pointer(p.exchange) + words, now);
+    }
+
+    __device__ __forceinline__ void compute_layer(int i) {
+        const DecodeStepLayer& l = layers[i];
+        const std::uint32_t now = epoch + 1 + static_cast<std::uint32_t>(i);
+        const int of_heads = p.heads * D;
+        if (i == 0) {
+            const auto* row = reinterpret_cast<const uint2*>(static_cast<const T*>(p.embedding) +
+                                                             std::int64_t{token} * p.hidden);
+            for (int j = thread_index(); j < p.hidden / 4; j += kComputing)
+                reinterpret_cast<uint2*>(hidden)[j] =
+                    token < static_cast<std::uint32_t>(p.vocab) ? row[j] : uint2{};
+        } else if (shared.qkv.count > 0 || shared.out.count > 0) {
+            receive(hidden, p.at.hidden, p.hidden, now - 1);
+        }
+        norm(hidden);
+        multiply(l.qkv_bias, shared.qkv, p.hidden, p.of_hidden, nullptr, p.at.qkv, now);
+
+        decode_attend<T, D>(p, l, units[i], *reinterpret_cast<DecodeScratch<T, D>*>(x), angles, position,
+                            now);
+        if (shared.out.count > 0) receive(x, p.at.attended, of_heads, now);
+        computing_sync();
+        multiply(l.out_bias, shared.out, of_heads, p.of_attended, hidden, p.at.residual, now);
+
+        T* middle = hidden + p.hidden;
+        if (shared.gate_up.count > 0 || shared.down.count > 0) receive(middle, p.at.residual, p.hidden, now);
+        norm(middle);
+        const auto* bias = static_cast<const T*>(l.gate_up_bias);
+        multiply_weights<StepRows::gated, T>(
+            ring, next, shared.sums, shared_address(x), shared.gate_up, p.hidden, p.of_hidden,
+            [&](int row, bool there) {
+                return bias != nullptr && there ? float2{float(bias[row]), float(bias[p.intermediate + row])}
+                                                : float2{};
+            },
+            [&](int row, bool there, float2 extra, float gate, float up) {
+                publish_pair<T>(opaque_pointer(p.exchange) + p.at.activated, row, there,
+                                there ? gated<T>(p.glu, gate + extra.x, up + extra.y) : 0.0f, now);
+            });
+
+        if (shared.down.count > 0) receive(x, p.at.activated, p.intermediate, now);
+        computing_sync();
+        multiply(l.down_bias, shared.down, p.intermediate, p.of_activated, middle, p.at.hidden, now);
+    }
+
+    __device__ __forceinline__ void choose() {
+        const std::uint32_t now = epoch + 1 + static_cast<std::uint32_t>(p.layer_count);
+        receive(hidden, p.at.hidden, p.hidden, now - 1);
+        norm(hidden);
+        Candidate best{-INFINITY, INT32_MAX};
+        multiply_weights<StepRows::single, T>(
+            ring, next, shared.sums, shared_address(x), shared.head, p.hidden, p.of_hidden,
+            [](int, bool) { return 0; },
+            [&](int row, bool there, int, float sum) {
+                if (!there) return;
+                p.logits[row] = sum;
+                if (row < p.num_tokens) best = better(best, {sum, row});
+            });
+        best = warp_best(best);
+        const int thread = thread_index(), warp = thread / 32;
+        if (thread % 32 == 0) shared.best[warp] = best;
+        computing_sync();
+        if (warp != 0) return;
+        best = warp_best(thread < kDecodeStepWarps ? shared.best[thread] : Candidate{-INFINITY, INT32_MAX});
+        std::uint64_t* words = p.exchange + p.at.best;
+        if (thread == 0) {
+            publish(words + 2 * blockIdx.x, __float_as_uint(best.logit), now);
+            publish(words + 2 * blockIdx.x + 1, static_cast<std::uint32_t>(best.id), now);
+            p.epochs[blockIdx.x] = now;
+        }
+        if (blockIdx.x != 0) return;
+        for (unsigned block = static_cast<unsigned>(thread); block < gridDim.x; block += 32) {
+            const uint2 two = receive_two(words + 2 * block, now);
+            best = better(best, {__uint_as_float(two.x), static_cast<std::int32_t>(two.y)});
+        }
+        best = warp_best(best);
+        if (thread != 0 || !p.chooses) return;
+        best.id = isfinite(best.logit) ? best.id : -1;
+        *p.token = best.id;
+        *p.position = position + 1;
+        if (p.log != nullptr && position + 1 < p.log_size) p.log[position + 1] = best.id;
+    }
+};
+
+template <class T, int D>
+__device__ __forceinline__ void decode_step(const DecodeStepParams& p) {
+    __shared__ DecodeStepStatic shared;
+    extern __shared__ __align__(128) unsigned char dynamic[];
+    wait_for_predecessor();
+    const int thread = thread_index();
+    const int position = *p.position;
+    const std::uint32_t token = static_cast<std::uint32_t>(*p.token), epoch = p.epochs[blockIdx.x];
+    if (position < 0) return;
+    if (thread < p.slots) {
+        barrier_init(shared.barriers[thread], 1);
+        barrier_init(shared.barriers[kDecodeStepMostSlots + thread], kDecodeTeam);
+        barrier_init_fence();
+    }
+    if (thread == 0) shared.waiting = 0;
+    const DecodeStepShared& parts = p.parts;
+    unsigned char* beside = dynamic + p.slots * kDecodeStepSlotBytes;
+    auto* layers = reinterpret_cast<DecodeStepLayer*>(beside + parts.layers);
+    const auto words = p.layer_count * static_cast<int>(sizeof(DecodeStepLayer) / 8);
+    for (int i = thread; i < words; i += kDecodeStepThreads)
+        reinterpret_cast<std::uint64_t*>(layers)[i] = reinterpret_cast<const std::uint64_t*>(p.layers)[i];
+    auto* units = reinterpret_cast<DecodeUnit*>(beside + parts.units);
+    for (int i = thread; i < p.layer_count; i += kDecodeStepThreads)
+        units[i] = decode_unit<D>(p, position, p.layers[i].left, static_cast<int>(blockIdx.x));
+    // From the last threads on, the first ones have the angles to compute.
+    switch (kDecodeStepThreads - 1 - thread) {
+        case 0: shared.qkv = DecodeShare::of<StepRows::pairs>((p.heads + 2 * p.kv_heads) * D, 0); break;
+        case 1: shared.out = DecodeShare::of<StepRows::pairs>(p.hidden, 37); break;
+        case 2: shared.gate_up = DecodeShare::of<StepRows::gated>(p.intermediate, 74); break;
+        case 3: shared.down = DecodeShare::of<StepRows::pairs>(p.hidden, 111); break;
+        case 4: shared.head = DecodeShare::of<StepRows::single>(p.vocab, 0); break;
+    }
+    auto* angles = reinterpret_cast<float2*>(beside + parts.angles);
+    if (thread < D / 2) {
+        float sine, cosine;
+        sincosf(static_cast<float>(position) * p.rope.inv_freq[thread], &sine, &cosine);
+        angles[thread] = {cosine * p.rope.factor, sine * p.rope.factor};
+    }
+    __syncthreads();
+    DecodeStepKernel<T, D> kernel{p,
+                                  shared,
+                                  layers,
+                                  units,
+                                  angles,
+                                  reinterpret_cast<T*>(beside + parts.hidden),
+                                  reinterpret_cast<T*>(beside + parts.x),
+                                  DecodeRing(shared_address(dynamic), shared_address(shared.barriers),
+                                             static_cast<std::uint32_t>(p.slots)),
+                                  position,
+                                  token,
+                                  epoch};
+    if (thread >= kComputing) return kernel.stream();
+#pragma unroll 1
+    for (int i = 0; i < p.layer_count; ++i) kernel.compute_layer(i);
+    kernel.choose();
+}
+
+#define GPK_DECODE_STEP_SYMBOL(T, type, d)                                      \
+    extern "C" __global__ void __launch_bounds__(kDecodeStepThreads, 1)         \
+        decode_step_##type##_d##d(const __grid_constant__ DecodeStepParams p) { \
+        decode_step<T, d>(p);                                                   \
+    }
+
+}  // namespace gpk::kernels

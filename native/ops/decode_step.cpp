@@ -1,0 +1,210 @@
+#include "ops/decode_step.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/launch.hpp"
+#include "ops/model_checks.hpp"
+#include "ops/sm90.hpp"
+
+namespace gpk::ops {
+
+namespace {
+
+using kernels::DecodeChunks;
+using kernels::DecodeStepLayer;
+using kernels::DecodeStepParams;
+
+constexpr std::int64_t kUnit = DecodeChunks::kUnit;
+constexpr int kInFlight = 16, kInFlightWaiting = 2;
+constexpr std::int64_t kMostHeads = 512, kMostSplits = 32;
+
+// Arrays of a layer and where the kernel has their addresses.
+struct LayerField {
+    Array DecodeStepArrays::* array;
+    const void* DecodeStepLayer::* address;
+};
+constexpr LayerField kFields[] = {
+    {&DecodeStepArrays::attention_norm, &DecodeStepLayer::attention_norm},
+    {&DecodeStepArrays::qkv, &DecodeStepLayer::qkv},
+    {&DecodeStepArrays::qkv_bias, &DecodeStepLayer::qkv_bias},
+    {&DecodeStepArrays::q_norm, &DecodeStepLayer::q_norm},
+    {&DecodeStepArrays::k_norm, &DecodeStepLayer::k_norm},
+    {&DecodeStepArrays::out, &DecodeStepLayer::out},
+    {&DecodeStepArrays::out_bias, &DecodeStepLayer::out_bias},
+    {&DecodeStepArrays::mlp_norm, &DecodeStepLayer::mlp_norm},
+    {&DecodeStepArrays::gate_up, &DecodeStepLayer::gate_up},
+    {&DecodeStepArrays::gate_bias, &DecodeStepLayer::gate_up_bias},
+    {&DecodeStepArrays::down, &DecodeStepLayer::down},
+    {&DecodeStepArrays::down_bias, &DecodeStepLayer::down_bias},
+};
+
+bool has_shape(const Array& array, const Dims& shape, DType dtype) {
+    return array.defined() && array.dtype() == dtype && array.shape() == shape && array.is_contiguous() &&
+           aligned16(array);
+}
+
+bool serves_layer(const DecodeStepModel& m, const DecodeStepArrays& layer) {
+    const DType dtype = m.embedding.dtype();
+    const std::int64_t hidden = m.embedding.shape()[1], d = m.head_dim, of_heads = m.heads * d;
+    const std::int64_t qkv = of_heads + 2 * m.kv_heads * d;
+    const auto has = [&](const Array& array, const Dims& shape) { return has_shape(array, shape, dtype); };
+    const auto may = [&](const Array& array, std::int64_t n) { return !array.defined() || has(array, {n}); };
+    return has(layer.attention_norm, {hidden}) && has(layer.qkv, {qkv, hidden}) && may(layer.qkv_bias, qkv) &&
+           may(layer.q_norm, d) && may(layer.k_norm, d) && has(layer.out, {hidden, of_heads}) &&
+           may(layer.out_bias, hidden) && has(layer.mlp_norm, {hidden}) &&
+           has(layer.gate_up, {2 * m.intermediate, hidden}) && may(layer.gate_bias, 2 * m.intermediate) &&
+           has(layer.down, {hidden, m.intermediate}) && may(layer.down_bias, hidden) &&
+           has(layer.keys, {m.kv_heads, layer.keys.shape()[1], d}) && has(layer.values, layer.keys.shape()) &&
+           layer.left >= 0;
+}
+
+std::int64_t slots_of(const Device& device, const DecodeStepParams& p) {
+    const auto all = static_cast<std::int64_t>(device.info().shared_bytes_per_block);
+    return std::min<std::int64_t>(
+        (all - kernels::kDecodeStepStaticBytes - p.parts.bytes) / kernels::kDecodeStepSlotBytes,
+        kernels::kDecodeStepMostSlots);
+}
+
+bool serves(const DecodeStepModel& m) {
+    const Array& e = m.embedding;
+    if (!e.defined() || e.rank() != 2 || m.layers.empty()) return false;
+    const Kernel* kernel = kernels::decode_step(e.dtype(), m.head_dim);
+    if (kernel == nullptr || !runs_sm90(*kernel, e.device().info().sm)) return false;
+    const std::int64_t vocab = e.shape()[0], hidden = e.shape()[1];
+    constexpr std::int64_t kMostIntermediate = 1 << 16;
+    const bool sizes = hidden % kUnit == 0 && hidden > 0 && hidden <= kernels::kDecodeStepMostHidden &&
+                       m.intermediate % kUnit == 0 && m.intermediate > 0 &&
+                       m.intermediate <= kMostIntermediate && m.kv_heads > 0 && m.heads % m.kv_heads == 0 &&
+                       m.heads > 0 && m.heads <= kMostHeads && m.num_tokens > 0 && m.num_tokens <= vocab &&
+                       vocab <= INT32_MAX;
+    if (!sizes || !has_shape(e, {vocab, hidden}, e.dtype()) ||
+        !has_shape(m.head, {vocab, hidden}, e.dtype()) || !has_shape(m.final_norm, {hidden}, e.dtype()) ||
+        !has_shape(m.inv_freq, {m.head_dim / 2}, DType::float32)) {
+        return false;
+    }
+    return std::all_of(m.layers.begin(), m.layers.end(), [&](const DecodeStepArrays& layer) {
+        return layer.keys.defined() && layer.keys.rank() == 3 && layer.keys.shape()[1] > 0 &&
+               layer.keys.shape() == m.layers[0].keys.shape() && layer.keys.shape()[1] <= INT32_MAX &&
+               serves_layer(m, layer);
+    });
+}
+
+}  // namespace
+
+std::unique_ptr<DecodeStep> DecodeStep::make(DecodeStepModel model) {
+    if (!serves(model)) return nullptr;
+    std::unique_ptr<DecodeStep> step(new DecodeStep(std::move(model)));
+    return step->params_.slots >= kernels::kDecodeStepLeastSlots ? std::move(step) : nullptr;
+}
+
+DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params_() {
+    const DecodeStepModel& m = model_;
+    Device& device = m.embedding.device();
+    kernel_ = kernels::decode_step(m.embedding.dtype(), m.head_dim);
+    const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
+    DecodeStepParams& p = params_;
+    p.embedding = m.embedding.as<const void>();
+    p.final_norm = m.final_norm.as<const void>();
+    p.head = m.head.as<const void>();
+    p.rope = {m.inv_freq.as<const float>(), narrow(m.head_dim / 2), static_cast<float>(m.rope_factor)};
+    p.layer_count = narrow(std::ssize(m.layers));
+    p.hidden = narrow(m.embedding.shape()[1]);
+    p.heads = narrow(m.heads);
+    p.kv_heads = narrow(m.kv_heads);
+    p.intermediate = narrow(m.intermediate);
+    p.vocab = narrow(m.embedding.shape()[0]);
+    p.num_tokens = narrow(m.num_tokens);
+    p.capacity = narrow(m.layers[0].keys.shape()[1]);
+    p.of_hidden = DecodeChunks::of(p.hidden);
+    p.of_attended = DecodeChunks::of(narrow(m.heads * m.head_dim));
+    p.of_activated = DecodeChunks::of(p.intermediate);
+    p.norm_eps = static_cast<float>(m.norm_eps);
+    p.scale = static_cast<float>(m.scale);
+    p.glu = m.glu;
+    p.parts = kernels::decode_step_shared(p, static_cast<int>(m.head_dim));
+    p.slots = narrow(slots_of(device, p));
+    p.in_flight = std::min(p.slots, kInFlight);
+    p.in_flight_waiting = std::min(p.slots, kInFlightWaiting);
+
+    std::vector<DecodeStepLayer> table;
+    reads_ = {&m.embedding, &m.final_norm, &m.head, &m.inv_freq, &layers_};
+    bytes_ = static_cast<double>(m.head.nbytes());
+    for (const DecodeStepArrays& layer : m.layers) {
+        DecodeStepLayer& row = table.emplace_back();
+        for (const LayerField& field : kFields) {
+            const Array& array = layer.*field.array;
+            if (!array.defined()) continue;
+            row.*field.address = array.as<const void>();
+            reads_.push_back(&array);
+            bytes_ += static_cast<double>(array.nbytes());
+        }
+        row.keys = layer.keys.as<void>();
+        row.values = layer.values.as<void>();
+        row.left = layer.left;
+    }
+    const auto bytes = static_cast<std::int64_t>(table.size() * sizeof(DecodeStepLayer));
+    layers_ = Array::empty(device, {bytes}, DType::uint8);
+    layers_.copy_from_host(table.data());
+    p.layers = reinterpret_cast<const DecodeStepLayer*>(layers_.as<const void>());
+}
+
+DecodeStep::State DecodeStep::state(int blocks) {
+    if (const auto known = states_.find(blocks); known != states_.end()) return known->second;
+    Device& device = model_.embedding.device();
+    const std::int64_t words =
+        kernels::decode_exchange(params_, static_cast<int>(model_.head_dim), blocks).words;
+    State state{Array::empty(device, {words}, DType::uint64), Array::empty(device, {blocks}, DType::uint32)};
+    const auto& stream = current_stream(device);
+    const UseScope scope;
+    for (const Array* array : {&state.exchange, &state.epochs}) {
+        array->storage()->before_write(stream);
+        device.launcher().fill(*stream, array->data(), 0, array->nbytes());
+    }
+    // Of a capture, it is the graph's: each replay begins with the fill.
+    if (stream->capture() == nullptr) states_.emplace(blocks, state);
+    return state;
+}
+
+void DecodeStep::run(const Array& token, const Array& position, const Array& logits, bool choose,
+                     std::int32_t* log, std::int64_t log_size) {
+    constexpr const char* kCall = "DecodeStep.run";
+    require_array(kCall, "token", token, {1}, DType::int32);
+    require_array(kCall, "position", position, {1}, DType::int32);
+    require_array(kCall, "logits", logits, {params_.vocab}, DType::float32);
+    require_contiguous(kCall, "logits", logits);
+    const Array* const written[] = {&token, &position, &logits};
+    for (const Array* array : written) require_writable(kCall, "token", *array);
+    const int blocks = std::max(current_stream(model_.embedding.device())->multiprocessors(), 1);
+    const std::int64_t queries = kernels::kDecodeStepQueries;
+    const std::int64_t tiles = (model_.heads / model_.kv_heads + queries - 1) / queries * model_.kv_heads;
+    params_.max_splits = static_cast<std::int32_t>(std::clamp<std::int64_t>(blocks / tiles, 1, kMostSplits));
+    const State state = this->state(blocks);
+    DecodeStepParams p = params_;
+    p.at = kernels::decode_exchange(p, static_cast<int>(model_.head_dim), blocks);
+    p.exchange = state.exchange.as<std::uint64_t>();
+    p.epochs = state.epochs.as<std::uint32_t>();
+    p.token = token.as<std::int32_t>();
+    p.position = position.as<std::int32_t>();
+    p.logits = logits.as<float>();
+    p.chooses = choose;
+    p.log = log;
+    p.log_size = log != nullptr ? log_size : 0;
+    const std::int64_t shared = std::int64_t{p.slots} * kernels::kDecodeStepSlotBytes + p.parts.bytes;
+    const LaunchConfig config{.grid = {static_cast<std::uint32_t>(blocks)},
+                              .block = {kernels::kDecodeStepThreads},
+                              .shared_bytes = static_cast<std::uint32_t>(shared),
+                              .cluster = 0};
+    const auto& stream = current_stream(model_.embedding.device());
+    const UseScope scope;
+    for (const Array* array : reads_) array->storage()->before_read(stream);
+    for (const Array* array : {&token, &position, &logits, &state.exchange, &state.epochs})
+        array->storage()->before_write(stream);
+    for (const DecodeStepArrays& layer : model_.layers) {
+        layer.keys.storage()->before_write(stream);
+        layer.values.storage()->before_write(stream);
+    }
+    stream->device().launcher().launch(*stream, *kernel_, config, p, {.flops = bytes_, .bytes = bytes_});
+}
+
+}  // namespace gpk::ops

@@ -1,0 +1,69 @@
+// DecodeStep: one token of a llama-like model in one launch, see kernels/decode/decode_step.hpp. It keeps the
+// arrays that it is made of, and what its blocks exchange.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "array/array.hpp"
+#include "kernels/decode/decode_step.hpp"
+
+namespace gpk::ops {
+
+// Matrices are [out, in]. What a layer lacks is not defined.
+struct DecodeStepArrays {
+    Array attention_norm;           // [hidden]
+    Array qkv, qkv_bias;            // the rows of q, then k, then v
+    Array q_norm, k_norm;           // [d]
+    Array out, out_bias;            // [hidden, heads * d]
+    Array mlp_norm;                 // [hidden]
+    Array gate_up, gate_bias;       // the rows of gate, then up: [2 intermediate, hidden]
+    Array down, down_bias;          // [hidden, intermediate]
+    Array keys, values;             // [kv_heads, capacity, d], written
+    std::int64_t left = INT32_MAX;  // keys before its own that a query sees
+};
+
+struct DecodeStepModel {
+    Array embedding, final_norm, head;  // [vocab, hidden], [hidden], [vocab, hidden]
+    std::vector<DecodeStepArrays> layers;
+    Array inv_freq;  // float32 [d / 2]: the rotation, and what its cosines and sines are multiplied by
+    double rope_factor = 1;
+    std::int64_t heads = 0, kv_heads = 0, head_dim = 0, intermediate = 0;
+    std::int64_t num_tokens = 0;  // ids that may be chosen
+    double norm_eps = 1e-6;
+    double scale = 1;  // of the products of queries and keys
+    GluOp glu = GluOp::swiglu;
+};
+
+class DecodeStep {
+   public:
+    // Null where no kernel serves the model on its device: it wants float16 or bfloat16 without gaps, heads
+    // of 64 or 128 elements that turn as a whole, sizes in whole 32 and SM 90 (or the simulated device).
+    static std::unique_ptr<DecodeStep> make(DecodeStepModel model);
+
+    // The token [1] at the position [1] (int32, in device memory) goes into the cache; logits float32
+    // [vocab]. With `choose`, `token` is then the one with the largest logit, `position` one more, and the
+    // token in log[position], in pinned host memory or null. Nothing happens where the position is below 0.
+    void run(const Array& token, const Array& position, const Array& logits, bool choose, std::int32_t* log,
+             std::int64_t log_size);
+
+   private:
+    // Of launches of so many blocks.
+    struct State {
+        Array exchange, epochs;
+    };
+    explicit DecodeStep(DecodeStepModel model);
+    State state(int blocks);
+
+    DecodeStepModel model_;
+    kernels::DecodeStepParams params_;
+    const Kernel* kernel_;
+    Array layers_;
+    std::vector<const Array*> reads_;
+    double bytes_ = 0;  // of the weights
+    std::map<int, State> states_;
+};
+
+}  // namespace gpk::ops

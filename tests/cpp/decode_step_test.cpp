@@ -1,0 +1,245 @@
+// A step in one launch against the same step op by op, and against float64.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/error.hpp"
+#include "llama_support.hpp"
+#include "llm/batch.hpp"
+#include "ops/decode_step.hpp"
+
+namespace {
+
+using namespace gpk;
+using llm::Model;
+using llm::ModelConfig;
+using llm::ModelWeights;
+
+ModelConfig served_config(std::int64_t head_dim) {
+    ModelConfig config = small_config();
+    config.hidden_size = 128;
+    config.intermediate_size = 192;
+    config.num_layers = 2;
+    config.num_heads = 6;
+    config.num_kv_heads = 2;
+    config.head_dim = head_dim;
+    config.max_positions = 4096;
+    config.attention_scale = 1 / std::sqrt(static_cast<double>(head_dim));
+    config.ropes = {{.d = head_dim}};
+    config.layers.resize(2);
+    return config;
+}
+
+std::shared_ptr<const ModelWeights> weights_of(const ModelConfig& config, DType dtype,
+                                               std::uint32_t seed = 5) {
+    NamedTensors tensors = random_tensors(config, seed);
+    if (config.architecture->qk_norm) {
+        for (std::int64_t i = 0; i < config.num_layers; ++i) {
+            for (const char* name : {"q_norm", "k_norm"}) {
+                auto values = random_floats(config.head_dim, ++seed, 0.3f);
+                for (float& value : values) value += 1;
+                tensors["model.layers." + std::to_string(i) + ".self_attn." + name + ".weight"] = {
+                    {config.head_dim}, values};
+            }
+        }
+    }
+    const MemoryFile file(tensors);
+    return ModelWeights::load(test_device(), config, llm::FileSource(file), dtype);
+}
+
+std::vector<float> on_host(const Array& logits) {
+    const Array whole = logits.rank() == 2 ? logits.select(0, 0) : logits;
+    std::vector<float> values(static_cast<std::size_t>(whole.size()));
+    whole.copy_to_host(values.data());
+    return values;
+}
+
+template <class T>
+double distance(const std::vector<float>& a, const std::vector<T>& b) {
+    double difference = 0, norm = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        difference += (a[i] - b[i]) * (a[i] - b[i]);
+        norm += double(b[i]) * double(b[i]);
+    }
+    return std::sqrt(difference / norm);
+}
+
+std::vector<std::int32_t> some_tokens(std::size_t count, std::uint32_t seed) {
+    std::mt19937 generator(seed);
+    std::vector<std::int32_t> tokens(count);
+    for (auto& token : tokens) token = static_cast<std::int32_t>(generator() % 97);
+    return tokens;
+}
+
+double bound_of(DType dtype) { return dtype == DType::bfloat16 ? 2e-2 : 3e-3; }
+
+// Both models see the same tokens; each step is compared.
+void compare(const ModelConfig& config, DType dtype, std::size_t prompt_length, std::size_t steps) {
+    const auto weights = weights_of(config, dtype);
+    const std::int64_t room = static_cast<std::int64_t>(prompt_length + steps) + 2;
+    Model whole(weights, {.max_length = room}), plain(weights, {.max_length = room, .whole_step = false});
+    ASSERT_TRUE(whole.steps_at_once());
+    ASSERT_FALSE(plain.steps_at_once());
+    const auto prompt = some_tokens(prompt_length, 3), more = some_tokens(steps, 4);
+    whole.prefill(prompt);
+    plain.prefill(prompt);
+    for (const std::int32_t token : more) {
+        const auto a = on_host(whole.decode(token)), b = on_host(plain.decode(token));
+        ASSERT_LT(distance(a, b), bound_of(dtype));
+        const auto largest = std::max_element(a.begin(), a.begin() + config.num_tokens) - a.begin();
+        ASSERT_EQ(whole.chosen(), largest);
+        ASSERT_EQ(whole.chosen_after(whole.length()), largest);
+    }
+    // Both hold the same keys and values afterwards.
+    const auto a = on_host(whole.decode(1)), b = on_host(plain.decode(1));
+    EXPECT_LT(distance(a, b), bound_of(dtype));
+}
+
+class DecodeStepTest : public testing::TestWithParam<std::tuple<DType, std::int64_t>> {
+   protected:
+    void SetUp() override {
+        const int sm = test_device().info().sm;
+        if (sm != 0 && sm != 90) GTEST_SKIP() << "no kernel for SM " << sm;
+    }
+    static DType dtype() { return std::get<0>(GetParam()); }
+    static ModelConfig config() { return served_config(std::get<1>(GetParam())); }
+};
+
+TEST_P(DecodeStepTest, GivesWhatTheOpsGive) {
+    compare(config(), dtype(), 5, 20);
+    compare(config(), dtype(), 1, 3);
+}
+
+TEST_P(DecodeStepTest, BiasesNormsAndWindows) {
+    ModelConfig biased = config();
+    biased.qkv_bias = biased.out_bias = biased.mlp_bias = true;
+    compare(biased, dtype(), 7, 4);
+    ModelConfig normed = config();
+    normed.architecture = &llm::architecture_of_json("test", "qwen3");
+    normed.layers[1].window = 11;
+    normed.num_tokens = 90;  // the rest is padding, never chosen
+    compare(normed, dtype(), 9, 20);
+}
+
+// More query heads than a block takes at a time, and one key/value head.
+TEST_P(DecodeStepTest, ManyQueryHeads) {
+    ModelConfig many = config();
+    many.num_heads = 10;
+    many.num_kv_heads = 1;
+    compare(many, dtype(), 6, 5);
+    many.num_heads = many.num_kv_heads = 3;
+    many.vocab_size = many.num_tokens = 98;
+    many.tie_word_embeddings = true;
+    compare(many, dtype(), 6, 5);
+}
+
+// Keys spread over several blocks, their number going up from one step to the next.
+TEST_P(DecodeStepTest, LongTexts) {
+    const bool simulated = test_device().info().sm == 0;  // takes its time, and does not spread them
+    for (const std::size_t length :
+         {125u, simulated ? 150u : 254u, simulated ? 80u : 700u, simulated ? 60u : 2500u})
+        compare(config(), dtype(), length, 4);
+}
+
+TEST_P(DecodeStepTest, IsNearFloat64) {
+    const ModelConfig c = config();
+    const NamedTensors tensors = random_tensors(c, 5);
+    const auto tokens = some_tokens(12, 8);
+    Model model(weights_of(c, dtype()), {.max_length = 32});
+    model.prefill(std::span(tokens).first(1));
+    std::vector<float> logits;
+    for (const std::int32_t token : std::span(tokens).subspan(1)) logits = on_host(model.decode(token));
+    const auto all = llama_reference(c, tensors, tokens);
+    const std::vector<double> last(all.end() - c.vocab_size, all.end());
+    EXPECT_LT(distance(logits, last), dtype() == DType::bfloat16 ? 5e-2 : 6e-3);
+}
+
+// A slot's step is the whole one where it is alone, and other slots' texts stay as they are.
+TEST_P(DecodeStepTest, AmongSlotsAndInGraphs) {
+    const auto weights = weights_of(config(), dtype());
+    Model model(weights, {.max_length = 64, .slots = 2}),
+        single(weights, {.max_length = 64, .use_graph = false});
+    const auto prompt = some_tokens(9, 6), other = some_tokens(4, 7);
+    single.prefill(prompt);
+    model.prefill(prompt, 0);
+    for (int i = 0; i < 4; ++i) {
+        EXPECT_LT(distance(on_host(model.decode()), on_host(single.decode())), bound_of(dtype()));
+    }
+    model.prefill(other, 1);
+    const auto rows = model.decode();
+    EXPECT_LT(distance(on_host(rows.select(0, 0)), on_host(single.decode())), bound_of(dtype()));
+    model.truncate(0, 1);
+    const auto& stream = current_stream(test_device());
+    const auto graph = Graph::capture(stream, [&] { single.decode(); });
+    for (int i = 0; i < 3; ++i) {
+        const auto a = on_host(model.decode());
+        graph->launch(stream);
+        EXPECT_EQ(model.chosen(), std::max_element(a.begin(), a.end()) - a.begin());
+    }
+}
+
+// Nothing is done for a text that is not there.
+TEST_P(DecodeStepTest, PositionsBelowZeroAndPastTheEnd) {
+    const ModelConfig c = config();
+    const auto weights = weights_of(c, dtype());
+    Device& device = test_device();
+    const std::int64_t capacity = 4;
+    const Dims cache{c.num_kv_heads, capacity, c.head_dim};
+    std::vector<Array> keys, values;
+    for (std::int64_t i = 0; i < c.num_layers; ++i) {
+        for (auto* each : {&keys, &values}) {
+            each->push_back(Array::empty(device, cache, dtype()));
+            const std::vector<std::uint16_t> zeros(static_cast<std::size_t>(each->back().size()));
+            each->back().copy_from_host(zeros.data());
+        }
+    }
+    const auto table = llm::rope_frequencies(c, 0, 16);
+    const Array inv_freq = Array::empty(device, {c.head_dim / 2}, DType::float32);
+    inv_freq.copy_from_host(table.inv_freq.data());
+    const ops::Rope rope{inv_freq};
+    const auto step = llm::whole_step(*weights, keys, values, &rope);
+    ASSERT_TRUE(step);
+    const Array token = Array::empty(device, {1}, DType::int32),
+                position = Array::empty(device, {1}, DType::int32);
+    const Array logits = Array::empty(device, {c.vocab_size}, DType::float32);
+    const auto run = [&](std::int32_t from, std::int32_t at) {
+        const std::vector<float> poison(static_cast<std::size_t>(c.vocab_size), 77.0f);
+        logits.copy_from_host(poison.data());
+        token.copy_from_host(&from);
+        position.copy_from_host(&at);
+        step->run(token, position, logits, true, nullptr, 0);
+        std::int32_t now = 0;
+        position.copy_to_host(&now);
+        return now;
+    };
+    EXPECT_EQ(run(5, -1), -1);
+    EXPECT_EQ(on_host(logits)[0], 77.0f);
+    EXPECT_EQ(run(5, 3), 4);
+    EXPECT_NE(on_host(logits)[0], 77.0f);
+    std::vector<std::uint16_t> before(static_cast<std::size_t>(keys[0].size())), after = before;
+    keys[0].copy_to_host(before.data());
+    EXPECT_EQ(run(5, 9), 10);  // dropped, as kv_append does; the queries see what is there
+    keys[0].copy_to_host(after.data());
+    EXPECT_EQ(before, after);
+    EXPECT_FALSE(std::isnan(on_host(logits)[0]));
+    EXPECT_THROW(step->run(token, logits, logits, true, nullptr, 0), Error);
+    EXPECT_THROW(step->run(token, position, logits.slice(0, 0, 1, 5), true, nullptr, 0), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DecodeStepTest,
+                         testing::Combine(testing::Values(DType::bfloat16, DType::float16),
+                                          testing::Values(64, 128)));
+
+TEST(DecodeStepServes, OnlyWhatItCan) {
+    const auto served = [](const ModelConfig& config, DType dtype) {
+        return Model(weights_of(config, dtype), {}).steps_at_once();
+    };
+    EXPECT_FALSE(served(small_config(), DType::bfloat16));
+    EXPECT_FALSE(served(served_config(64), DType::float32));
+    ModelConfig odd = served_config(64);
+    odd.intermediate_size = 150;
+    EXPECT_FALSE(served(odd, DType::bfloat16));
+}
+
+}  // namespace
