@@ -462,7 +462,7 @@ ops::CodedMatrix fp8_matrix(const ModuleTensors& tensors, const io::TensorView& 
         return matrix_of(tensors, codes, QuantFormat::fp8, n, k, group, std::move(values), 0,
                          bytes_of(codes, k));
     }
-    const std::int64_t down = (n + block_n - 1) / block_n, across = (k + block_k - 1) / block_k;
+    const std::int64_t down = 1 + (n - 1) / block_n, across = 1 + (k - 1) / block_k;  // any size of 64 bits
     tensors.require(scales, scales.type, {down, across});
     const std::vector<float> blocks = tensors.floats(scales);
     GroupValues values{.scales = {}, .zeros = {}, .row_step = across, .group_step = 1, .groups = across};

@@ -241,6 +241,19 @@ def test_tensors_that_do_not_fit_are_an_error(name, tmp_path):
         gp.llm.load(folder, "float32")
 
 
+@pytest.mark.parametrize("block", [[2**63 - 1, 64], [64, 2**63 - 1], [2**63 - 1, 2**63 - 1]])
+def test_blocks_of_any_size_want_a_scale(block, tmp_path):
+    def damaged(weight):
+        tensors, exact = layouts.float8_blocks(weight, "weight_scale_inv")
+        # What sizes that overflow would have made of the scales' shape.
+        shape = [0 if size > 64 else 2 for size in block]
+        return tensors | {"weight_scale_inv": np.zeros(shape, np.float32)}, exact
+
+    folder, _ = checkpoint(tmp_path, CHECKPOINTS["fp8"][0] | {"weight_block_size": block}, damaged)
+    with pytest.raises(gp.FileFormatError, match="weight_scale_inv"):
+        gp.llm.load(folder, "float32")
+
+
 def test_numbers_that_are_none_are_an_error(tmp_path):
     def damaged(weight):
         tensors, exact = layouts.compressed_float8(weight)
