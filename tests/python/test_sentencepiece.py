@@ -65,6 +65,14 @@ def test_special_tokens(built):
         ({"precompiled_charsmap": [1]}, gp.UnsupportedError, "normalisation"),
         ({"remove_extra_whitespaces": True}, gp.UnsupportedError, "normalisation"),
         ({"model": "t5"}, gp.UnsupportedError, "'t5'"),
+        ({"add_bos_token": 1}, gp.FileFormatError, "add_bos_token: expected true or false, got int"),
+        ({"add_space_prefix": "yes"}, gp.FileFormatError, "add_space_prefix"),
+        ({"eos_token_id": "2"}, gp.FileFormatError, "eos_token_id: expected an integer, got str"),
+        (
+            {"token_type": [1.0] * len(CASES["prefix"]["metadata"]["tokens"])},
+            gp.FileFormatError,
+            "token_type: expected integers",
+        ),
     ],
 )
 def test_bad_metadata(changes, kind, part):
@@ -75,3 +83,18 @@ def test_bad_metadata(changes, kind, part):
 def test_own_tokens_with_spaces_want_no_prefix():
     with pytest.raises(gp.UnsupportedError, match="user-defined"):
         tokenizer.from_gguf(metadata("own_tokens", add_space_prefix=True), "model.gguf")
+
+
+@pytest.mark.parametrize("text", ["$A", "$B:1", "x:1", "bos"])
+def test_any_text_may_be_the_first_token(text):
+    tokens = list(CASES["prefix"]["metadata"]["tokens"])
+    tokens[1] = text
+    assert tokenizer.from_gguf(metadata("prefix", tokens=tokens), "x").encode("ab")[0] == 1
+    assert tokenizer.from_gguf(metadata("prefix", tokens=tokens), "x").encode("ab").count(1) == 1
+
+
+def test_a_huge_token_is_no_work():
+    tokens = list(CASES["prefix"]["metadata"]["tokens"])
+    tokens[-1] = "ab" * 1_000_000  # all its cuts would be 2e12 bytes
+    built = tokenizer.from_gguf(metadata("prefix", tokens=tokens), "x")
+    assert built.token_id(tokens[-1]) == len(tokens) - 1

@@ -5,6 +5,7 @@ It comes from a tokenizer.json, or is built from a GGUF file's metadata.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -68,6 +69,12 @@ class Tokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """add_special_tokens: put those in that the model expects around a text, such as a first one."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as reason:
+            raise InvalidValueError(
+                f"encode: argument 'text': expected whole characters, got half of one: {reason}"
+            ) from None
         return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
@@ -152,13 +159,18 @@ def from_gguf(metadata: Mapping[str, Any], path: str) -> Tokenizer:
     types = metadata.get("tokenizer.ggml.token_type", [1] * len(tokens))
     if not isinstance(types, list) or len(types) != len(tokens):
         raise FileFormatError(f"{path}: tokenizer.ggml.token_type: expected one for each token")
+    if any(type(each) is not int for each in types):
+        raise FileFormatError(f"{path}: tokenizer.ggml.token_type: expected integers")
     if len(set(tokens)) != len(tokens):
         raise FileFormatError(f"{path}: tokenizer.ggml.tokens: expected each token once")
     special = {}
     ids = {}
     for role in ("bos", "eos", "unknown", "padding", "eot", "eom"):
-        index = metadata.get(f"tokenizer.ggml.{role}_token_id")
-        if isinstance(index, int) and 0 <= index < len(tokens):
+        key = f"tokenizer.ggml.{role}_token_id"
+        index = metadata.get(key, -1)
+        if type(index) is not int:
+            raise FileFormatError(f"{path}: {key}: expected an integer, got {type(index).__name__}")
+        if 0 <= index < len(tokens):  # as in llama.cpp, another one says that there is none
             ids[role] = index
             special[{"unknown": "unk", "padding": "pad"}.get(role, role) + "_token"] = tokens[index]
     backend = _MODELS[model](tokens, types, metadata, path)
@@ -186,8 +198,13 @@ def _texts(metadata: Mapping[str, Any], path: str, key: str) -> list[str]:
     return value
 
 
-def _flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
-    return metadata.get(f"tokenizer.ggml.{name}", default) is True
+def _flag(metadata: Mapping[str, Any], path: str, name: str, default: bool) -> bool:
+    value = metadata.get(f"tokenizer.ggml.{name}", default)
+    if not isinstance(value, bool):
+        raise FileFormatError(
+            f"{path}: tokenizer.ggml.{name}: expected true or false, got {type(value).__name__}"
+        )
+    return value
 
 
 def _add_tokens(backend: Any, tokens: list[str], types: Sequence[int], kinds: Mapping[int, bool]) -> None:
@@ -238,10 +255,11 @@ _SPACE = "\u2581"  # stands for a space in SentencePiece's tokens
 def _merges_by_score(tokens: list[str], scores: Sequence[float]) -> list[tuple[str, str]]:
     """Each way to join two tokens to a third, in SentencePiece's order: the highest score first."""
     known = set(tokens)
+    lengths = sorted({len(token) for token in tokens})  # all cuts of a token of megabytes would take minutes
     found = [
         (-score, index, token[:cut], token[cut:])
         for index, (token, score) in enumerate(zip(tokens, scores, strict=True))
-        for cut in range(1, len(token))
+        for cut in itertools.takewhile(len(token).__gt__, lengths)
         if token[:cut] in known and token[cut:] in known
     ]
     found.sort()
@@ -258,9 +276,9 @@ def _sentence_piece(tokens: list[str], types: Sequence[int], metadata: Mapping[s
         or not all(isinstance(each, float) and math.isfinite(each) for each in scores)
     ):
         raise FileFormatError(f"{path}: tokenizer.ggml.scores: expected a finite number for each token")
-    prefix = _flag(metadata, "add_space_prefix", True)
+    prefix = _flag(metadata, path, "add_space_prefix", True)
     if "tokenizer.ggml.precompiled_charsmap" in metadata or _flag(
-        metadata, "remove_extra_whitespaces", False
+        metadata, path, "remove_extra_whitespaces", False
     ):
         raise UnsupportedError(
             f"{path}: tokenizer.ggml: expected a SentencePiece model without normalisation, got one with it; "
@@ -315,18 +333,14 @@ def _add_template(
     first: bool,
 ) -> None:
     """The tokens that the model expects around a text. `first`: one before it, unless said otherwise."""
-    before = _flag(metadata, "add_bos_token", first) and "bos" in ids
-    after = _flag(metadata, "add_eos_token", False) and "eos" in ids
+    before = _flag(metadata, path, "add_bos_token", first) and "bos" in ids
+    after = _flag(metadata, path, "add_eos_token", False) and "eos" in ids
     if not before and not after:
         return
     used = (["bos"] if before else []) + (["eos"] if after else [])
-    parts = (["<bos>"] if before else []) + ["$A"] + (["<eos>"] if after else [])
     lib = require("tokenizers")
-    names = {role: tokens[ids[role]] for role in used}
-    try:
-        backend.post_processor = lib.processors.TemplateProcessing(
-            single=[names[part[1:-1]] if part != "$A" else part for part in parts],
-            special_tokens=[(names[role], ids[role]) for role in used],
-        )
-    except Exception as reason:  # the library raises plain Exception
-        raise FileFormatError(f"{path}: tokenizer.ggml.add_bos_token: {reason}") from None
+    # By role: the text of a token may mean something else to the template, such as "$A" or "a:1".
+    backend.post_processor = lib.processors.TemplateProcessing(
+        single=(["bos"] if before else []) + ["$A"] + (["eos"] if after else []),
+        special_tokens=[{"id": role, "ids": [ids[role]], "tokens": [tokens[ids[role]]]} for role in used],
+    )
