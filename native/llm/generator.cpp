@@ -28,6 +28,7 @@ void check_options(const char* call, const Model& model, std::span<const std::in
                    const GenerationOptions& options) {
     options.choice.validate();
     refuse_with_speculation(call, options);
+    check_speculation(call, model, options.speculation);
     if (options.max_tokens < 0) {
         throw error(ErrorKind::value, {.call = call,
                                        .argument = "max_tokens",
@@ -77,7 +78,8 @@ Generator::Generator(Model& model, std::span<const std::int32_t> prompt, const G
 std::int64_t Generator::furthest() const {
     const std::int64_t full = model_.max_length();
     if (options_.max_tokens == 0) return full;
-    return std::min(full, next_length_ + options_.max_tokens - stats_.generated_tokens - 1);
+    const std::int64_t more = options_.max_tokens - stats_.generated_tokens - 1;  // any number: it may slide
+    return more < full - next_length_ ? next_length_ + more : full;
 }
 
 // Queues steps up to the one after `length` tokens. They need nothing of the host.

@@ -33,12 +33,6 @@ const StrategyRow kStrategies[] = {
 
 const StrategyRow& row_of(Strategy strategy) { return kStrategies[static_cast<std::size_t>(strategy)]; }
 
-void require(bool holds, const char* argument, const std::string& expected, std::int64_t got) {
-    if (holds) return;
-    throw error(ErrorKind::value,
-                {.call = "speculate", .argument = argument, .expected = expected, .got = str(got)});
-}
-
 }  // namespace
 
 Strategy strategy_from_name(std::string_view name) {
@@ -53,13 +47,20 @@ Strategy strategy_from_name(std::string_view name) {
                                    .got = std::string(name)});
 }
 
+void check_speculation(const char* call, const Model& model, const Speculation& speculation) {
+    const auto require = [&](const char* argument, std::int64_t most, std::int64_t got) {
+        if (got >= 0 && got <= most) return;
+        throw error(ErrorKind::value,
+                    {.call = call, .argument = argument, .expected = str("1 to ", most), .got = str(got)});
+    };
+    require("guesses", kMostGuesses, speculation.guesses);
+    require("early_layers", model.config().num_layers, speculation.layers);
+}
+
 Speculator::Speculator(Model& model, const Speculation& speculation, std::span<const std::int32_t> text)
     : model_(model), speculation_(speculation), text_(text.begin(), text.end()) {
     const std::int64_t layers = model.config().num_layers;
-    require(speculation.guesses >= 0 && speculation.guesses <= kMostGuesses, "guesses",
-            str("1 to ", kMostGuesses), speculation.guesses);
-    require(speculation.layers >= 0 && speculation.layers <= layers, "layers", str("1 to ", layers),
-            speculation.layers);
+    check_speculation("speculate", model, speculation);
     if (speculation.guesses == 0) speculation_.guesses = row_of(speculation.strategy).usual;
     if (speculation.layers == 0) speculation_.layers = std::max<std::int64_t>(layers / 4, 1);
     if (speculation.strategy == Strategy::draft_model) {
@@ -70,6 +71,7 @@ Speculator::Speculator(Model& model, const Speculation& speculation, std::span<c
                                            .got = speculation.draft ? "the same, or a batch" : "none"});
         }
         speculation.draft->truncate(0);
+        speculation.draft->choose_by({}, {});  // the text it wrote before may have been drawn
     }
     model.verifier();
 }

@@ -46,6 +46,9 @@ struct SpeculationStats {
 // Throws Error (value) for another name.
 Strategy strategy_from_name(std::string_view name);
 
+// Throws Error (value) for numbers that are out of range.
+void check_speculation(const char* call, const Model& model, const Speculation& speculation);
+
 class Speculator {
    public:
     // `text`: all that the context holds and the token that comes next. Throws Error (value) for numbers that

@@ -40,6 +40,22 @@ def test_stats_tell_what_came_of_the_guesses():
     assert text.tokens == model.generate([1, 2, 3], max_tokens=61, stop_tokens=[]).tokens
 
 
+def test_a_draft_forgets_how_it_chose_before():
+    model, draft = (gp.llm.load(DATA / "llama" / "gqa_sharded", dtype="float32") for _ in range(2))
+    for how in ({"temperature": 5.0}, {"presence_penalty": 50.0}):
+        draft.generate([1, 2], max_tokens=8, stop_tokens=[], **how)
+        stats = model.generate([1, 2, 3], max_tokens=41, stop_tokens=[], speculate=draft).stats
+        assert stats["acceptance"] > 0.9
+
+
+def test_numbers_out_of_range_are_named_at_once():
+    model = gp.llm.load(DATA / "llama" / "gqa_sharded", dtype="float32")
+    with pytest.raises(gp.InvalidValueError, match="generate: argument 'guesses': expected 1 to 7, got 8"):
+        model.stream_tokens([1], speculate="ngram", guesses=8)
+    with pytest.raises(gp.InvalidValueError, match="argument 'early_layers': expected 1 to 3, got 4"):
+        model.stream_tokens([1], speculate="early_layers", early_layers=4)
+
+
 def test_what_excludes_speculation():
     model = gp.llm.load(DATA / "llama" / "gqa_sharded", dtype="float32")
     for how in ({"temperature": 1.0}, {"repetition_penalty": 1.1}, {"logprobs": 1}):
