@@ -350,9 +350,14 @@ void bind_llm(nb::module_& m) {
                 "None]]"))
         .def_prop_ro("slots", [](PyBatch& self) { return self.slots(); })
         .def_prop_ro("active",
-                     [](PyBatch& self) { return self.locked([](llm::Batch& b) { return b.active(); }); })
-        .def_prop_ro("waiting",
-                     [](PyBatch& self) { return self.locked([](llm::Batch& b) { return b.waiting(); }); });
+                     [](PyBatch& self) {
+                         const Unlocked unlocked;  // a step of another thread may be under way
+                         return self.locked([](llm::Batch& b) { return b.active(); });
+                     })
+        .def_prop_ro("waiting", [](PyBatch& self) {
+            const Unlocked unlocked;
+            return self.locked([](llm::Batch& b) { return b.waiting(); });
+        });
     nb::class_<PyModel>(m, "_Model", "A language model on a device; see pygpukit.llm.")
         .def_static("load", &load, nb::arg("file"), nb::arg("config_json").none(), nb::arg("dtype"),
                     nb::arg("device").none(), nb::arg("max_length"), nb::arg("quantize").none(),

@@ -150,8 +150,49 @@ def test_drawn_texts_are_those_that_the_model_draws_alone(model):
         alone = model.generate(PROMPTS[i], max_tokens=10, stop_tokens=[], **how[i])
         assert tokens[number] == alone.tokens
         assert [each for each in logprobs[number] if each is not None] == alone.logprobs
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"add\(\) got an unexpected keyword argument 'speculate'"):
         batch.add(PROMPTS[0], speculate="ngram")
     assert model.generate_batch(PROMPTS, max_tokens=5, temperature=1.0, seed=1) == [
         model.generate(prompt, max_tokens=5, temperature=1.0, seed=1) for prompt in PROMPTS
     ]
+
+
+def test_a_signal_may_cancel_a_text_at_its_own_step(model):
+    # A handler runs between two lines of the thread that is at the step: here where it decodes a piece.
+    batch = model.batch(2)
+    decode, cancelled = model.tokenizer.decode, []
+
+    def interrupted(*arguments, **more):
+        if not cancelled:
+            cancelled.append(batch.cancel(numbers[1]))
+        return decode(*arguments, **more)
+
+    model.tokenizer.decode = interrupted
+    try:
+        numbers = [batch.add(PROMPTS[0], max_tokens=9, stop_tokens=[]) for _ in range(2)]
+    finally:
+        del model.tokenizer.decode
+    pieces = []
+    while len(batch) > 0:
+        pieces += batch.step()
+    assert cancelled == [True]
+    assert [each.text for each in pieces].count(numbers[0]) == 9
+
+
+def test_counting_texts_holds_up_no_other_thread(model):
+    batch = model.batch(4)
+    for prompt in PROMPTS * 3:
+        batch.add(prompt, max_tokens=20, stop_tokens=[])
+    counts = []
+
+    def count():
+        while counts == [] or counts[-1] > 0:
+            counts.append(len(batch))
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    while len(batch) > 0:
+        batch.step()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert max(counts) > 0

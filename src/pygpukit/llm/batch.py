@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .. import _native
 from . import choice
@@ -42,7 +42,9 @@ class Batch:
         self._encode = encode
         self._stop_tokens = list(stop_tokens)
         self._texts: dict[int, tuple[TextDecoder, StopFilter]] = {}
-        self._lock = threading.Lock()  # over what belongs together: a text's tokens and its pieces
+        # Over what belongs together: a text's tokens and its pieces. A signal's handler may cancel a text in
+        # the midst of its own thread's step.
+        self._lock = threading.RLock()
 
     @property
     def max_sequences(self) -> int:
@@ -71,7 +73,15 @@ class Batch:
         stop: str | Sequence[str] = (),
         stop_tokens: Sequence[int] | None = None,
         on_full: str = "stop",
-        **chosen_by: Any,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        seed: int | None = None,
+        logprobs: int | None = None,
     ) -> int:
         """Queues a text and gives its number. Arguments as in LanguageModel.stream.
 
@@ -81,7 +91,18 @@ class Batch:
         """
         stops = stop_strings("add", stop)
         limit, slides = choice.max_tokens_of("add", max_tokens), choice.slides("add", on_full)
-        how = choice.make("add", **chosen_by)
+        how = choice.make(
+            "add",
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            seed=seed,
+            logprobs=logprobs,
+        )
         if stops and self._tokenizer is None:
             raise _native.InvalidValueError(
                 "add: argument 'stop': expected none without a tokenizer, got some"
@@ -116,9 +137,10 @@ class Batch:
     ) -> BatchPiece:
         finish = None if reason == "none" else reason
         logprobs = None if native is None or token is None else TokenLogprobs.of(token, native)
-        if text not in self._texts:
+        known = self._texts.get(text)
+        if known is None:
             return BatchPiece(text, token, "", finish, logprobs)
-        decoder, stop = self._texts[text]
+        decoder, stop = known
         piece = "" if token is None else stop.push(decoder.push(token))
         if finish is not None and not stop.stopped:
             piece += stop.push(decoder.finish())
@@ -128,5 +150,5 @@ class Batch:
         if stop.stopped:
             finish = "stop"
         if finish is not None:
-            del self._texts[text]
+            self._texts.pop(text, None)
         return BatchPiece(text, token, piece, finish, logprobs)
