@@ -103,7 +103,7 @@ std::int32_t checked_choice(std::int32_t token) {
                  .expected = "finite numbers from the model",
                  .got = "a NaN, or no finite largest one",
                  .fix = "check the weights for NaN and infinity, or use a dtype with a larger range: what "
-                        "overflows in float16 often fits bfloat16 or float32"});
+                        "overflows in float16 often fits bfloat16 or float32; penalties can overflow too"});
 }
 
 std::int64_t choose_max_length(const ModelConfig& config, const ModelOptions& options) {

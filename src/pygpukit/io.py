@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ._native import Array, Device, DType, _TensorFile
+from ._native import Array, Device, DType, InvalidTypeError, _TensorFile
 
 
 class TensorInfo(NamedTuple):
@@ -68,13 +68,17 @@ class TensorFile(Mapping[str, Array]):
 
         dtype: of the floating and quantised ones. Default: each tensor's own.
         """
+        if names is not None and (isinstance(names, str | bytes) or not isinstance(names, Iterable)):
+            raise InvalidTypeError(
+                f"load_all: argument 'names': expected several names, got {type(names).__name__}"
+            )
         chosen = list(self._names if names is None else names)
         for name in chosen:
             self._check(name)
         return dict(zip(chosen, self._native.load_all(chosen, dtype, device), strict=True))
 
     def _check(self, name: str) -> None:
-        if name not in self._names:
+        if not isinstance(name, str) or name not in self._names:
             raise KeyError(name)
 
     def __getitem__(self, name: str) -> Array:
@@ -95,9 +99,16 @@ class TensorFile(Mapping[str, Array]):
 
 def safetensors(path: str | os.PathLike[str]) -> TensorFile:
     """Opens a .safetensors file, or a folder that holds one or an index with its shards."""
-    return TensorFile(_TensorFile.open_safetensors(os.fspath(path)))
+    return TensorFile(_TensorFile.open_safetensors(_path_of("safetensors", path)))
 
 
 def gguf(path: str | os.PathLike[str]) -> TensorFile:
     """Opens a GGUF file."""
-    return TensorFile(_TensorFile.open_gguf(os.fspath(path)))
+    return TensorFile(_TensorFile.open_gguf(_path_of("gguf", path)))
+
+
+def _path_of(call: str, path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"{call}: argument 'path': expected a path, got {type(path).__name__}")
+    return text

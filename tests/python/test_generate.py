@@ -381,6 +381,16 @@ def test_weights_that_are_no_numbers_are_named():
         lambda m: m.batch("2"),
         lambda m: m.generate_batch(["a"], max_sequences=None),
         lambda m: m.generate_batch(["a"], temperature=None),
+        lambda m: m.generate(b"ab"),
+        lambda m: m.generate("a", reuse="no"),
+        lambda m: m.generate("a", stop=b""),
+        lambda m: m.encode("a", add_special_tokens="no"),
+        lambda m: m.decode([1], skip_special_tokens=0),
+        lambda m: gp.llm.load(FOLDER, max_length="9"),
+        lambda m: gp.llm.load(FOLDER, quantize=8),
+        lambda m: gp.llm.from_arrays(None, {}),
+        lambda m: gp.llm.from_arrays({"vocab_size": np.int64(5)}, {}),
+        lambda m: gp.llm.from_arrays({}, ["a"]),
     ],
 )
 def test_arguments_of_other_kinds(model, call):
@@ -405,6 +415,12 @@ def test_arguments_of_other_kinds(model, call):
         lambda m: m.generate("a", speculate=m),
         lambda m: m.generate("a", speculate="ngram", guesses=8),
         lambda m: m.generate("a", speculate="ngram", guesses=0),
+        lambda m: m.generate("a", speculate="ngram", guesses=8, max_tokens=1),
+        lambda m: m.generate("a", guesses=3),
+        lambda m: m.generate("a", speculate="ngram", early_layers=1),
+        lambda m: m.generate("a", on_full=np.array(["stop", "slide"])),
+        lambda m: m.generate("\ud800"),
+        lambda m: gp.llm.load(FOLDER, max_length=2**63),
         lambda m: m.generate("a", speculate="early_layers", early_layers=99),
         lambda m: m.generate("a", speculate="early_layers", early_layers=2**80),
     ],
@@ -412,6 +428,22 @@ def test_arguments_of_other_kinds(model, call):
 def test_arguments_out_of_range(model, call):
     with pytest.raises(gp.InvalidValueError, match="argument"):
         call(model)
+
+
+@pytest.mark.parametrize("dtype", ["", 0, []])
+def test_what_is_false_is_no_default_dtype(dtype):
+    with pytest.raises(gp.InvalidTypeError, match="dtype"):
+        gp.llm.load(FOLDER, dtype=dtype)
+
+
+def test_the_largest_number_of_tokens_is_no_limit():
+    model = gp.llm.load(FOLDER, dtype="float32", max_length=12)
+    for how in ({}, {"speculate": "ngram"}):
+        texts = []
+        for most in (None, 2**63 - 1):
+            stream = model.stream_tokens([5, 6, 7], max_tokens=most, stop_tokens=[], on_full="slide", **how)
+            texts.append([next(stream) for _ in range(30)])
+        assert texts[0] == texts[1]
 
 
 def test_a_bad_eos_token_is_named(tmp_path):

@@ -167,6 +167,20 @@ def test_all_tensors_at_once(rng, tmp_path):
         file.load_all(dtype="int8")
 
 
+def test_arguments_of_other_kinds(tmp_path):
+    file = gp.io.safetensors(write(tmp_path / "x.safetensors", {"w": ("F32", np.ones(3, np.float32))}))
+    for names in ("w", b"w", 5):
+        with pytest.raises(gp.InvalidTypeError, match="load_all: argument 'names'"):
+            file.load_all(names)
+    for name in ([], None, b"w"):
+        with pytest.raises(KeyError):
+            file.load(name)
+    for path in (None, 5, b"x", []):
+        for call in (gp.io.safetensors, gp.io.gguf):
+            with pytest.raises(gp.InvalidTypeError, match="argument 'path'"):
+                call(path)
+
+
 @pytest.mark.parametrize("size", [100, 3_000_000])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_file_that_is_cut_short_meanwhile(tmp_path, size, dtype):

@@ -82,6 +82,15 @@ def max_tokens_of(call: str, max_tokens: int | None) -> int:
     return number
 
 
+def flag(call: str, argument: str, value: Any) -> bool:
+    """Raises InvalidTypeError for what is not True or False."""
+    if not isinstance(value, bool):
+        raise InvalidTypeError(
+            f"{call}: argument '{argument}': expected True or False, got {type(value).__name__}"
+        )
+    return value
+
+
 def token_ids(call: str, argument: str, tokens: Sequence[int]) -> list[int]:
     """Several ids of 32 bits. Raises InvalidTypeError for anything else."""
     if isinstance(tokens, str | bytes) or not hasattr(tokens, "__iter__"):
@@ -96,6 +105,6 @@ def token_ids(call: str, argument: str, tokens: Sequence[int]) -> list[int]:
 
 def slides(call: str, on_full: str) -> bool:
     """Whether a text goes on where the context is full."""
-    if on_full not in ("stop", "slide"):
+    if not isinstance(on_full, str) or on_full not in ("stop", "slide"):
         raise InvalidValueError(f"{call}: argument 'on_full': expected 'stop' or 'slide', got {on_full!r}")
     return on_full == "slide"

@@ -80,8 +80,19 @@ def from_arrays(
 
     Raises FileFormatError for a config that makes no model, and for arrays that do not fit it.
     """
+    for name, value in (("config", config), ("arrays", arrays)):
+        if not isinstance(value, Mapping):
+            raise InvalidTypeError(
+                f"from_arrays: argument '{name}': expected a mapping, got {type(value).__name__}"
+            )
     where = _where("from_arrays", dtype, device, max_length, quantize, cache_dtype)
-    native = _native._Model.from_arrays(dict(arrays), json.dumps(dict(config)), *where)
+    try:
+        text = json.dumps(dict(config))
+    except (TypeError, ValueError, RecursionError) as reason:
+        raise InvalidTypeError(
+            f"from_arrays: argument 'config': expected what a config.json may hold, got another: {reason}"
+        ) from None
+    native = _native._Model.from_arrays(dict(arrays), text, *where)
     return LanguageModel(native, None, _ids("from_arrays", config), "from_arrays")
 
 
@@ -98,10 +109,17 @@ def _where(
 ) -> _Where:
     """The arguments that loading ends with, the defaults in their places."""
     target = _native.device(device)
-    if max_length is not None and max_length < 1:
-        raise InvalidValueError(f"{call}: argument 'max_length': expected at least 1, got {max_length}")
-    weights = dtype or ("bfloat16" if target.is_cuda else "float32")
-    return weights, target, max_length or 0, quantize, cache_dtype
+    length = 0
+    if max_length is not None:
+        length = choice.checked(call, "max_length", max_length, int, "a whole number")
+        if length < 1:
+            raise InvalidValueError(f"{call}: argument 'max_length': expected at least 1, got {length}")
+    if not (quantize is None or isinstance(quantize, str)):
+        raise InvalidTypeError(
+            f"{call}: argument 'quantize': expected a format's name, got {type(quantize).__name__}"
+        )
+    weights = ("bfloat16" if target.is_cuda else "float32") if dtype is None else dtype
+    return weights, target, length, quantize, cache_dtype
 
 
 def _load_folder(folder: Path, where: _Where) -> LanguageModel:
@@ -278,12 +296,14 @@ class LanguageModel:
         """The token ids of a text."""
         if not isinstance(text, str):
             raise InvalidTypeError(f"encode: argument 'text': expected a string, got {type(text).__name__}")
-        return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        special = choice.flag("encode", "add_special_tokens", add_special_tokens)
+        return self.tokenizer.encode(text, add_special_tokens=special)
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of token ids."""
         tokens = choice.token_ids("decode", "tokens", tokens)
-        return self.tokenizer.decode(tokens, skip_special_tokens=skip_special_tokens)
+        skip = choice.flag("decode", "skip_special_tokens", skip_special_tokens)
+        return self.tokenizer.decode(tokens, skip_special_tokens=skip)
 
     def score(self, prompt: str | Sequence[int]) -> Array:
         """The logits after each token of the prompt: float32 [tokens, vocab_size]."""
@@ -351,6 +371,12 @@ class LanguageModel:
         for name, value in (("guesses", guesses), ("early_layers", early_layers)):
             if value is not None and choice.checked("generate", name, value, int, "a whole number") < 1:
                 raise InvalidValueError(f"generate: argument '{name}': expected at least 1, got {value}")
+        if guesses is not None and speculate is None:
+            raise InvalidValueError("generate: argument 'guesses': expected none without speculate, got some")
+        if early_layers is not None and how != "early_layers":
+            raise InvalidValueError(
+                "generate: argument 'early_layers': expected none without speculate='early_layers', got some"
+            )
         return self._native.generate(
             self._ids(prompt),
             choice.max_tokens_of("generate", max_tokens),
@@ -370,7 +396,7 @@ class LanguageModel:
                 logprobs=logprobs,
             ),
             choice.slides("generate", on_full),
-            bool(reuse),
+            choice.flag("generate", "reuse", reuse),
             "draft_model" if draft else how,
             draft._native if draft else None,
             guesses or 0,
@@ -447,6 +473,8 @@ class LanguageModel:
         if isinstance(prompt, str):
             return self.encode(prompt)
         try:
+            if isinstance(prompt, bytes | bytearray | memoryview):  # a text, not ids
+                raise TypeError
             tokens = [operator.index(token) for token in prompt]
         except TypeError:
             raise InvalidTypeError(

@@ -61,7 +61,11 @@ class TextDecoder:
 def stop_strings(call: str, stop: str | Sequence[str]) -> list[str]:
     """One string or several, as a list. Raises InvalidTypeError for anything else."""
     stops = [stop] if isinstance(stop, str) else stop
-    if not isinstance(stops, Sequence) or not all(isinstance(each, str) for each in stops):
+    if (
+        isinstance(stops, bytes)
+        or not isinstance(stops, Sequence)
+        or not all(isinstance(each, str) for each in stops)
+    ):
         raise InvalidTypeError(f"{call}: argument 'stop': expected a string or several, got {stop!r}")
     return list(stops)
 
