@@ -186,35 +186,44 @@ ExpertsConfig experts_from(const Reader& root, const ModelConfig& config) {
     return experts;
 }
 
+// Keys are looked for once, not once a layer: a file may have millions of them, and thousands of layers.
+
 // Which layers have experts: each `decoder_sparse_step`th, but for those of "mlp_only_layers".
-bool is_sparse(const Reader& root, std::int64_t layer) {
+std::vector<bool> sparse_layers(const Reader& root, const ModelConfig& config) {
+    std::vector<bool> sparse(static_cast<std::size_t>(config.num_layers));
+    if (config.experts.count <= 0) return sparse;
     const std::int64_t step = root.integer("decoder_sparse_step", 1);
     if (step < 1) throw root.wrong("decoder_sparse_step", "a number from 1 on", str(step));
-    if ((layer + 1) % step != 0) return false;
-    if (root.find("mlp_only_layers") == nullptr) return true;
-    const std::vector<double> dense = root.numbers("mlp_only_layers");
-    return std::find(dense.begin(), dense.end(), static_cast<double>(layer)) == dense.end();
+    for (std::size_t i = 0; i < sparse.size(); ++i) sparse[i] = static_cast<std::int64_t>(i + 1) % step == 0;
+    if (root.find("mlp_only_layers") == nullptr) return sparse;
+    for (const double layer : root.numbers("mlp_only_layers")) {
+        if (layer >= 0 && layer < static_cast<double>(sparse.size()) && layer == std::floor(layer))
+            sparse[static_cast<std::size_t>(layer)] = false;
+    }
+    return sparse;
 }
 
-bool has_window(const Reader& root, const ModelConfig& config, std::int64_t layer) {
-    switch (config.architecture->windows) {
-        case Windows::none: return false;
-        case Windows::all: return true;
-        case Windows::even: return layer % 2 == 0;
-        case Windows::of_six: return (layer + 1) % root.integer("sliding_window_pattern", 6) != 0;
-        case Windows::trailing:
-            return root.boolean("use_sliding_window", false) &&
-                   layer >= root.integer("max_window_layers", config.num_layers);
+// Which layers have a window, where no "layer_types" says so.
+std::vector<bool> windowed_layers(const Reader& root, const ModelConfig& config) {
+    const Windows kind = config.architecture->windows;
+    const std::int64_t pattern = root.integer("sliding_window_pattern", 6);
+    if (pattern < 1) throw root.wrong("sliding_window_pattern", "a number from 1 on", str(pattern));
+    const bool trails = kind == Windows::trailing && root.boolean("use_sliding_window", false);
+    const std::int64_t first =
+        trails ? root.integer("max_window_layers", config.num_layers) : config.num_layers;
+    std::vector<bool> windowed;
+    for (std::int64_t i = 0; i < config.num_layers; ++i) {
+        windowed.push_back(kind == Windows::all || (kind == Windows::even && i % 2 == 0) ||
+                           (kind == Windows::of_six && (i + 1) % pattern != 0) || i >= first);
     }
-    return false;
+    return windowed;
 }
 
 std::vector<LayerConfig> layers_from(const Reader& root, const ModelConfig& config) {
     constexpr std::string_view kFull = "full_attention", kSliding = "sliding_attention";
     const std::int64_t window = root.integer("sliding_window", 0);
     const bool two_ropes = config.ropes.size() > 1;
-    if (const std::int64_t pattern = root.integer("sliding_window_pattern", 1); pattern < 1)
-        throw root.wrong("sliding_window_pattern", "a number from 1 on", str(pattern));
+    const std::vector<bool> windowed = windowed_layers(root, config), sparse = sparse_layers(root, config);
     const io::Json* types = root.find("layer_types");
     if (types != nullptr) {
         if (types->array() == nullptr) throw root.wrong("layer_types", "an array of names", types->kind());
@@ -225,9 +234,10 @@ std::vector<LayerConfig> layers_from(const Reader& root, const ModelConfig& conf
     }
     std::vector<LayerConfig> layers;
     for (std::int64_t i = 0; i < config.num_layers; ++i) {
-        bool sliding = has_window(root, config, i);
+        const auto at = static_cast<std::size_t>(i);
+        bool sliding = windowed[at];
         if (types != nullptr) {
-            const std::string* type = (*types->array())[static_cast<std::size_t>(i)].string();
+            const std::string* type = (*types->array())[at].string();
             if (type == nullptr || (*type != kFull && *type != kSliding)) {
                 throw root.wrong("layer_types", "full_attention or sliding_attention",
                                  type == nullptr ? "no string" : io::json_quoted(*type));
@@ -236,9 +246,8 @@ std::vector<LayerConfig> layers_from(const Reader& root, const ModelConfig& conf
         }
         if (sliding && window < 1 && (types != nullptr || config.architecture->windows != Windows::all))
             throw root.wrong("sliding_window", "a number of tokens", str(window));
-        layers.push_back({.window = sliding ? window : 0,
-                          .rope = sliding && two_ropes ? 1u : 0u,
-                          .sparse = config.experts.count > 0 && is_sparse(root, i)});
+        layers.push_back(
+            {.window = sliding ? window : 0, .rope = sliding && two_ropes ? 1u : 0u, .sparse = sparse[at]});
     }
     return layers;
 }

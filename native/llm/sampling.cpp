@@ -10,7 +10,7 @@ void Sampling::validate() const {
     const auto require = [](bool holds, const char* argument, const char* expected, const std::string& got) {
         if (!holds) {
             throw error(ErrorKind::value,
-                        {.call = "sampling", .argument = argument, .expected = expected, .got = got});
+                        {.call = "generate", .argument = argument, .expected = expected, .got = got});
         }
     };
     // They are float32 on the device.

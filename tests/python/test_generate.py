@@ -446,6 +446,24 @@ def test_the_largest_number_of_tokens_is_no_limit():
         assert texts[0] == texts[1]
 
 
+def test_long_lists_of_a_configuration_are_read_once():
+    import time
+
+    config = {"model_type": "qwen3_moe", "vocab_size": 9, "hidden_size": 8, "intermediate_size": 8}
+    config |= {"num_hidden_layers": 1 << 14, "num_attention_heads": 2, "moe_intermediate_size": 8}
+    config |= {"num_experts": 4, "num_experts_per_tok": 2, "mlp_only_layers": [7] * 1_000_000}
+    began = time.monotonic()
+    with pytest.raises(gp.FileFormatError, match="array"):
+        gp.llm.from_arrays(config, {}, dtype="float32")
+    assert time.monotonic() - began < 15  # once a layer it took 45 seconds
+
+
+def test_options_are_those_of_the_call(model):
+    for how in ({"top_k": -1}, {"temperature": -1.0}, {"min_p": 2.0}):
+        with pytest.raises(gp.InvalidValueError, match=f"generate: argument '{next(iter(how))}'"):
+            model.generate([1], **how)
+
+
 def test_a_bad_eos_token_is_named(tmp_path):
     import json
     import shutil
