@@ -464,6 +464,27 @@ def test_options_are_those_of_the_call(model):
             model.generate([1], **how)
 
 
+def test_several_threads_take_the_pieces_of_one_text(model):
+    whole = model.generate("hello", max_tokens=200, stop_tokens=[])
+    stream = model.stream("hello", max_tokens=200, stop_tokens=[])
+    pieces, failures = [], []
+
+    def take():
+        try:
+            pieces.extend(stream)
+        except Exception as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert sum(map(len, pieces)) == len(whole)
+    assert stream.tokens == whole.tokens
+
+
 def test_a_bad_eos_token_is_named(tmp_path):
     import json
     import shutil

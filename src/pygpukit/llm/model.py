@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -176,15 +177,17 @@ class TextStream:
     def __init__(self, tokens: _native._Generation, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
         self._native = tokens
         self._pieces = self._run(TextDecoder(tokenizer.decode), StopFilter(stops))
+        self._lock = threading.Lock()  # several threads may take pieces
         self._stopped = False
         self.tokens: list[int] = []  # so far
         self.logprobs: list[TokenLogprobs] = []  # of these, where they were asked for
 
     def __iter__(self) -> Iterator[str]:
-        return self._pieces
+        return self
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        with self._lock:
+            return next(self._pieces)
 
     def _run(self, decoder: TextDecoder, stop: StopFilter) -> Iterator[str]:
         for token in self._native:
