@@ -485,6 +485,29 @@ def test_several_threads_take_the_pieces_of_one_text(model):
     assert stream.tokens == whole.tokens
 
 
+def test_a_text_goes_on_after_a_failure():
+    model = gp.llm.load(FOLDER, dtype="float32")
+    how = {"max_tokens": 60, "stop_tokens": [], "speculate": "jacobi"}
+    whole = model.generate("hello", **how)
+    other = gp.llm.load(FOLDER, dtype="float32")
+    stream, pieces, failures = other.stream("hello", **how), [], 0
+    pieces.append(next(stream))
+    for attempt in range(200):
+        gp.memory.set_limit(1 if attempt % 2 == 0 else None)
+        try:
+            pieces.append(next(stream))
+        except gp.OutOfMemoryError:
+            failures += 1
+        except StopIteration:
+            break
+        finally:
+            gp.memory.set_limit(None)
+    assert "".join(pieces) == whole
+    assert stream.tokens == whole.tokens
+    assert failures > 0 or gp.device().is_cuda
+    assert stream.finish_reason == "length"
+
+
 def test_a_bad_eos_token_is_named(tmp_path):
     import json
     import shutil

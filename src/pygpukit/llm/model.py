@@ -176,9 +176,9 @@ class TextStream:
 
     def __init__(self, tokens: _native._Generation, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
         self._native = tokens
-        self._pieces = self._run(TextDecoder(tokenizer.decode), StopFilter(stops))
+        self._decoder, self._stop = TextDecoder(tokenizer.decode), StopFilter(stops)
         self._lock = threading.Lock()  # several threads may take pieces
-        self._stopped = False
+        self._over = self._stopped = False
         self.tokens: list[int] = []  # so far
         self.logprobs: list[TokenLogprobs] = []  # of these, where they were asked for
 
@@ -187,22 +187,25 @@ class TextStream:
 
     def __next__(self) -> str:
         with self._lock:
-            return next(self._pieces)
+            while not self._over:  # what fails, for want of memory say, can be tried again
+                if piece := self._next_piece():
+                    return piece
+        raise StopIteration
 
-    def _run(self, decoder: TextDecoder, stop: StopFilter) -> Iterator[str]:
-        for token in self._native:
-            self.tokens.append(token)
-            if (logprobs := self._native.logprobs) is not None:
-                self.logprobs.append(TokenLogprobs.of(token, logprobs))
-            if piece := stop.push(decoder.push(token)):
-                yield piece
-            if stop.stopped:
-                self._stopped = True
-                return
-        rest = stop.push(decoder.finish())
-        self._stopped = stop.stopped
-        if rest := rest + stop.finish():
-            yield rest
+    def _next_piece(self) -> str:
+        """What one more token, or the end, makes whole; may be empty."""
+        token = next(self._native, None)
+        if token is None:
+            self._over = True
+            rest = self._stop.push(self._decoder.finish())
+            self._stopped = self._stop.stopped
+            return rest + self._stop.finish()
+        self.tokens.append(token)
+        if (logprobs := self._native.logprobs) is not None:
+            self.logprobs.append(TokenLogprobs.of(token, logprobs))
+        piece = self._stop.push(self._decoder.push(token))
+        self._over = self._stopped = self._stop.stopped
+        return piece
 
     def cancel(self) -> None:
         """Ends the text after the token under way. Any thread may call this."""
