@@ -30,7 +30,7 @@ GluOp glu_of(Activation activation) {
 }
 
 // Head sizes and query heads of a key/value head whose texts of hundreds of keys have run on an H200. Of 128
-// and 7 a text of Qwen2.5-7B's shape stood still for good past some hundred keys (docs/kernels.md).
+// and 7 texts of 200 tokens of Qwen2.5-7B's shape stood still for good (docs/kernels.md).
 struct Run {
     std::int64_t head_dim, group;
 };
