@@ -30,7 +30,7 @@ void accept_drafts(const Array& logits, const Array& ids, const Array& position,
     const std::int64_t rows = logits.shape()[0];
     require_array(kCall, "logits", logits, logits.shape(), DType::float32);
     require_array(kCall, "ids", ids, {rows}, DType::int32);
-    require_array(kCall, "position", position, {1}, DType::int32);
+    require_position(kCall, position);
     require_array(kCall, "best", state.best, {2 * kMostRows}, DType::int32);
     require_array(kCall, "ticket", state.ticket, {1}, DType::uint32);
     for (const auto& [name, array] : {std::pair{"ids", &ids},

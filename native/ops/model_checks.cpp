@@ -53,6 +53,17 @@ void require_position(const char* call, const Array& position) {
     require_array(call, "position", position, {1}, DType::int32);
 }
 
+void require_logit_rows(const char* call, const Array& logits, std::int64_t count) {
+    const bool fits = logits.rank() == 2 && count >= 1 && count <= logits.shape()[1] && count <= INT32_MAX;
+    if (!fits || !last_axis_dense(logits)) {
+        throw error(ErrorKind::value, {.call = call,
+                                       .argument = "logits",
+                                       .expected = str("rows of at least ", count, " elements without gaps"),
+                                       .got = "shape " + to_string(logits.shape())});
+    }
+    require_array(call, "logits", logits, logits.shape(), DType::float32);
+}
+
 bool last_axis_dense(const Array& array) {
     return array.rank() == 0 || array.shape().back() <= 1 || array.strides().back() == 1;
 }

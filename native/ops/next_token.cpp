@@ -1,6 +1,5 @@
 #include "ops/next_token.hpp"
 
-#include "base/error.hpp"
 #include "kernels/sampling/next_token.hpp"
 #include "ops/launch.hpp"
 #include "ops/model_checks.hpp"
@@ -10,15 +9,8 @@ namespace gpk::ops {
 void next_token(const Array& logits, std::int64_t count, std::int64_t advance, const Array& token,
                 const Array& position, std::int32_t* log, std::int64_t log_size, const Array* drawn) {
     constexpr const char* kCall = "next_token";
-    const bool fits = logits.rank() == 2 && count >= 1 && count <= logits.shape()[1] && count <= INT32_MAX;
-    if (!fits || !last_axis_dense(logits)) {
-        throw error(ErrorKind::value, {.call = kCall,
-                                       .argument = "logits",
-                                       .expected = str("rows of at least ", count, " elements without gaps"),
-                                       .got = "shape " + to_string(logits.shape())});
-    }
+    require_logit_rows(kCall, logits, count);
     const std::int64_t rows = logits.shape()[0];
-    require_array(kCall, "logits", logits, logits.shape(), DType::float32);
     for (const auto& [name, array] : {std::pair{"token", &token}, {"position", &position}}) {
         require_array(kCall, name, *array, {rows}, DType::int32);
         require_contiguous(kCall, name, *array);

@@ -12,13 +12,7 @@ namespace gpk::ops {
 void token_logprobs(const Array& logits, std::int64_t count, const Array& token, const Array& position,
                     const Array& best, const LogprobsLog& log) {
     constexpr const char* kCall = "token_logprobs";
-    const bool fits = logits.rank() == 2 && count >= 1 && count <= logits.shape()[1] && count <= INT32_MAX;
-    if (!fits || !last_axis_dense(logits)) {
-        throw error(ErrorKind::value, {.call = kCall,
-                                       .argument = "logits",
-                                       .expected = str("rows of at least ", count, " elements without gaps"),
-                                       .got = "shape " + to_string(logits.shape())});
-    }
+    require_logit_rows(kCall, logits, count);
     const std::int64_t rows = logits.shape()[0];
     if (best.rank() != 2 || best.shape()[1] > log.most) {
         throw error(ErrorKind::value, {.call = kCall,
@@ -28,7 +22,6 @@ void token_logprobs(const Array& logits, std::int64_t count, const Array& token,
     }
     require_array(kCall, "best", best, {rows, best.shape()[1]}, DType::int32);
     require_contiguous(kCall, "best", best);
-    require_array(kCall, "logits", logits, logits.shape(), DType::float32);
     for (const auto& [name, array] : {std::pair{"token", &token}, {"position", &position}}) {
         require_array(kCall, name, *array, {rows}, DType::int32);
         require_contiguous(kCall, name, *array);
