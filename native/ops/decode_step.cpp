@@ -16,7 +16,7 @@ using kernels::DecodeStepLayer;
 using kernels::DecodeStepParams;
 
 constexpr std::int64_t kUnit = DecodeChunks::kUnit;
-constexpr int kInFlight = 16, kInFlightWaiting = 2;
+constexpr int kInFlightWaiting = 2;
 constexpr std::int64_t kMostHeads = 512, kMostSplits = 32;
 
 // Arrays of a layer and where the kernel has their addresses.
@@ -124,8 +124,8 @@ DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params
     p.glu = m.glu;
     p.parts = kernels::decode_step_shared(p, static_cast<int>(m.head_dim));
     p.slots = narrow(slots_of(device, p));
-    p.in_flight = std::min(p.slots, kInFlight);
-    p.in_flight_waiting = std::min(p.slots, kInFlightWaiting);
+    p.in_flight = p.slots - kernels::kDecodeTeams;
+    p.in_flight_waiting = std::min(p.in_flight, kInFlightWaiting);
 
     std::vector<DecodeStepLayer> table;
     reads_ = {&m.embedding, &m.final_norm, &m.head, &m.inv_freq, &layers_};

@@ -181,6 +181,24 @@ TEST_P(DecodeStepTest, AmongSlotsAndInGraphs) {
     }
 }
 
+// Pieces of weights arrive in any order; wide layers have many of them under way.
+TEST_P(DecodeStepTest, WideLayersGiveTheSameEachTime) {
+    const bool simulated = test_device().info().sm == 0;
+    ModelConfig c = config();
+    c.num_layers = 1;
+    c.layers.resize(1);
+    c.hidden_size = 512;
+    c.intermediate_size = simulated ? 1024 : 16384;
+    Model model(weights_of(c, dtype()), {.max_length = 8, .whole_steps = WholeSteps::where_served});
+    ASSERT_TRUE(model.steps_at_once());
+    model.prefill(some_tokens(3, 1));
+    const std::vector<float> first = on_host(model.decode(2));
+    for (int i = 0; i < (simulated ? 3 : 500); ++i) {
+        model.truncate(3);
+        ASSERT_EQ(on_host(model.decode(2)), first) << "step " << i;
+    }
+}
+
 // A shape whose long texts have not run yet takes its steps op by op.
 TEST(DecodeStep, ShapesThatHaveNotRunAreLeftAlone) {
     ModelConfig config = small_config();

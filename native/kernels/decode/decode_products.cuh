@@ -130,16 +130,13 @@ struct DecodeStream {
     // One slot with a whole vector.
     __device__ __forceinline__ void vector(const void* from, std::uint32_t bytes) {
         const DecodeRing::Place place = take();
-        if (thread_index() % 32 == 0) {
-            bulk_expect(place.barrier, bytes);
-            bulk_load(place.slot, from, bytes, place.barrier);
-        }
-        __syncwarp();
+        const bool first = thread_index() % 32 == 0;
+        if (first) bulk_expect(place.barrier, bytes);
+        __syncwarp();  // all lanes are past take(): parities do not tell a phase from the next but one
+        if (first) bulk_load(place.slot, from, bytes, place.barrier);
     }
 };
 
-// Slots go to teams of warps by turns.
-inline constexpr int kDecodeTeam = 2, kDecodeTeams = kDecodeStepWarps / kDecodeTeam;
 struct DecodeSums {
     float parts[2][DecodeChunks::kMostOfGroup][kDecodeTeam][kDecodeStepRows];
 };

@@ -89,7 +89,7 @@ struct DecodeStepParams {
     std::int32_t max_splits;                            // blocks that the keys of a head may be spread over
     std::int32_t slots;                                 // of the ring
     // Slots that may be on their way while the block computes, and while it waits for others: what these say
-    // stands in the same queues as the weights.
+    // stands in the same queues as the weights. At most slots - kDecodeTeams.
     std::int32_t in_flight, in_flight_waiting;
     float norm_eps;
     float scale;  // of the products of queries and keys
@@ -106,7 +106,11 @@ inline constexpr int kDecodeStepRows = 8;
 inline constexpr int kDecodeStepPitch = 2 * DecodeChunks::kMost + 64;
 inline constexpr int kDecodeStepSlotBytes = kDecodeStepRows * kDecodeStepPitch;
 static_assert(kDecodeStepSlotBytes >= 2 * kDecodeStepMostHidden);
-inline constexpr int kDecodeStepMostSlots = 16, kDecodeStepLeastSlots = 3;
+// Slots go to teams of warps by turns. A parity tells a phase from its neighbours alone, and copies do not
+// end in order: from a slot that is full a team goes to wait for the one kDecodeTeams later, so what that one
+// held before must be there by then. Hence no more than slots - kDecodeTeams may be on their way.
+inline constexpr int kDecodeTeam = 2, kDecodeTeams = kDecodeStepWarps / kDecodeTeam;
+inline constexpr int kDecodeStepMostSlots = 16, kDecodeStepLeastSlots = kDecodeTeams + 1;
 inline constexpr int kDecodeStepStaticBytes = 16 * 1024;  // of shared memory beside the dynamic one, at most
 
 GPK_HD DecodeExchange decode_exchange(const DecodeStepParams& p, int d, std::int64_t blocks) {
