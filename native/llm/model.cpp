@@ -167,7 +167,7 @@ Model::Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& op
     for (std::int64_t slot = 0; slot < slots(); ++slot) set_position(slot, -1);
     logits_ = Array::empty(device(), {slots(), c.vocab_size}, DType::float32);
     for (auto& event : chosen_) event = std::make_shared<Event>(device());
-    if (takes_whole_steps(options.whole_steps, c) && !rotations_.empty()) {
+    if (options.whole_step && !rotations_.empty()) {
         std::vector<Array> keys, values;  // of slot 0
         for (const Array& each : layer_keys_) keys.push_back(each.select(0, 0));
         for (const Array& each : layer_values_) values.push_back(each.select(0, 0));

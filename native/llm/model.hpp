@@ -32,7 +32,8 @@ struct ModelOptions {
     std::int64_t max_length = 0;
     // Captures the decode step once and replays it.
     bool use_graph = true;
-    WholeSteps whole_steps = WholeSteps::where_run;
+    // Steps of one text are one launch where a kernel serves the model.
+    bool whole_step = true;
     std::int64_t slots = 1;  // texts that decode() goes on with at once
     // Of the cache: the weights' own, or float8_e4m3. That halves it, and what a step reads of it.
     std::optional<DType> cache_dtype = {};

@@ -1,7 +1,6 @@
 #include "llm/whole_step.hpp"
 
 #include <algorithm>
-#include <iterator>
 
 namespace gpk::llm {
 
@@ -29,21 +28,7 @@ GluOp glu_of(Activation activation) {
     return GluOp::geglu_tanh;
 }
 
-// Head sizes and query heads of a key/value head whose texts of hundreds of keys have run on an H200. Of 128
-// and 7 texts of 200 tokens of Qwen2.5-7B's shape stood still for good (docs/kernels.md).
-struct Run {
-    std::int64_t head_dim, group;
-};
-constexpr Run kRun[] = {{64, 3}, {64, 8}};
-
 }  // namespace
-
-bool takes_whole_steps(WholeSteps wanted, const ModelConfig& config) {
-    if (wanted != WholeSteps::where_run) return wanted == WholeSteps::where_served;
-    return std::any_of(std::begin(kRun), std::end(kRun), [&](const Run& run) {
-        return run.head_dim == config.head_dim && run.group * config.num_kv_heads == config.num_heads;
-    });
-}
 
 std::unique_ptr<ops::DecodeStep> whole_step(const ModelWeights& weights, const std::vector<Array>& keys,
                                             const std::vector<Array>& values, const ops::Rope* rope) {

@@ -1,7 +1,6 @@
 // Which models take a step of one text in one launch (ops::DecodeStep).
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -10,12 +9,6 @@
 #include "ops/decode_step.hpp"
 
 namespace gpk::llm {
-
-// Whether a text's steps are one launch each: where the shape's long texts have run on a GPU, wherever a
-// kernel serves the model, or never.
-enum class WholeSteps : std::uint8_t { where_run, where_served, never };
-
-bool takes_whole_steps(WholeSteps wanted, const ModelConfig& config);
 
 // `keys` and `values`: of each layer, the text's cache [kv_heads, max_length, head_dim]. Null where the
 // family or its sizes ask for what the kernel does not do: then the step goes op by op.

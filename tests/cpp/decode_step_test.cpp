@@ -15,7 +15,6 @@ using namespace gpk;
 using llm::Model;
 using llm::ModelConfig;
 using llm::ModelWeights;
-using llm::WholeSteps;
 
 ModelConfig served_config(std::int64_t head_dim) {
     ModelConfig config = small_config();
@@ -79,8 +78,7 @@ double bound_of(DType dtype) { return dtype == DType::bfloat16 ? 2e-2 : 3e-3; }
 void compare(const ModelConfig& config, DType dtype, std::size_t prompt_length, std::size_t steps) {
     const auto weights = weights_of(config, dtype);
     const std::int64_t room = static_cast<std::int64_t>(prompt_length + steps) + 2;
-    Model whole(weights, {.max_length = room, .whole_steps = WholeSteps::where_served}),
-        plain(weights, {.max_length = room, .whole_steps = WholeSteps::never});
+    Model whole(weights, {.max_length = room}), plain(weights, {.max_length = room, .whole_step = false});
     ASSERT_TRUE(whole.steps_at_once());
     ASSERT_FALSE(plain.steps_at_once());
     const auto prompt = some_tokens(prompt_length, 3), more = some_tokens(steps, 4);
@@ -148,7 +146,7 @@ TEST_P(DecodeStepTest, IsNearFloat64) {
     const ModelConfig c = config();
     const NamedTensors tensors = random_tensors(c, 5);
     const auto tokens = some_tokens(12, 8);
-    Model model(weights_of(c, dtype()), {.max_length = 32, .whole_steps = WholeSteps::where_served});
+    Model model(weights_of(c, dtype()), {.max_length = 32});
     model.prefill(std::span(tokens).first(1));
     std::vector<float> logits;
     for (const std::int32_t token : std::span(tokens).subspan(1)) logits = on_host(model.decode(token));
@@ -160,8 +158,8 @@ TEST_P(DecodeStepTest, IsNearFloat64) {
 // A slot's step is the whole one where it is alone, and other slots' texts stay as they are.
 TEST_P(DecodeStepTest, AmongSlotsAndInGraphs) {
     const auto weights = weights_of(config(), dtype());
-    Model model(weights, {.max_length = 64, .whole_steps = WholeSteps::where_served, .slots = 2}),
-        single(weights, {.max_length = 64, .use_graph = false, .whole_steps = WholeSteps::where_served});
+    Model model(weights, {.max_length = 64, .slots = 2}),
+        single(weights, {.max_length = 64, .use_graph = false});
     const auto prompt = some_tokens(9, 6), other = some_tokens(4, 7);
     single.prefill(prompt);
     model.prefill(prompt, 0);
@@ -189,7 +187,7 @@ TEST_P(DecodeStepTest, WideLayersGiveTheSameEachTime) {
     c.layers.resize(1);
     c.hidden_size = 512;
     c.intermediate_size = simulated ? 1024 : 16384;
-    Model model(weights_of(c, dtype()), {.max_length = 8, .whole_steps = WholeSteps::where_served});
+    Model model(weights_of(c, dtype()), {.max_length = 8});
     ASSERT_TRUE(model.steps_at_once());
     model.prefill(some_tokens(3, 1));
     const std::vector<float> first = on_host(model.decode(2));
@@ -197,19 +195,6 @@ TEST_P(DecodeStepTest, WideLayersGiveTheSameEachTime) {
         model.truncate(3);
         ASSERT_EQ(on_host(model.decode(2)), first) << "step " << i;
     }
-}
-
-// A shape whose long texts have not run yet takes its steps op by op.
-TEST(DecodeStep, ShapesThatHaveNotRunAreLeftAlone) {
-    ModelConfig config = small_config();
-    config.head_dim = 64, config.num_heads = 16, config.num_kv_heads = 2;
-    EXPECT_TRUE(llm::takes_whole_steps(WholeSteps::where_run, config));
-    EXPECT_FALSE(llm::takes_whole_steps(WholeSteps::never, config));
-    config.num_heads = 14;
-    EXPECT_FALSE(llm::takes_whole_steps(WholeSteps::where_run, config));
-    config.head_dim = 128, config.num_heads = 16;
-    EXPECT_FALSE(llm::takes_whole_steps(WholeSteps::where_run, config));
-    EXPECT_TRUE(llm::takes_whole_steps(WholeSteps::where_served, config));
 }
 
 // Nothing is done for a text that is not there.

@@ -107,8 +107,7 @@ TEST(Speculation, SixteenBitTextsAreThePlainOnes) {
     const MemoryFile file(tensors);
     for (const DType dtype : {DType::bfloat16, DType::float16}) {
         const auto weights = llm::ModelWeights::load(test_device(), config, llm::FileSource(file), dtype);
-        Model plain(weights, {.max_length = 500, .whole_steps = llm::WholeSteps::never}),
-            model(weights, {.max_length = 500});
+        Model plain(weights, {.max_length = 500, .whole_step = false}), model(weights, {.max_length = 500});
         for (const std::uint32_t seed : {1u, 2u}) {
             GenerationOptions options{.max_tokens = test_device().driver().info().sm > 0 ? 400 : 25};
             const Ids prompt = some_ids(40, seed);
