@@ -116,15 +116,12 @@ DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params
     p.vocab = narrow(m.embedding.shape()[0]);
     p.num_tokens = narrow(m.num_tokens);
     p.capacity = narrow(m.layers[0].keys.shape()[1]);
-    p.of_hidden = DecodeChunks::of(p.hidden);
-    p.of_attended = DecodeChunks::of(narrow(m.heads * m.head_dim));
-    p.of_activated = DecodeChunks::of(p.intermediate);
     p.norm_eps = static_cast<float>(m.norm_eps);
     p.scale = static_cast<float>(m.scale);
     p.glu = m.glu;
     p.parts = kernels::decode_step_shared(p, static_cast<int>(m.head_dim));
     p.slots = narrow(slots_of(device, p));
-    p.in_flight = p.slots - kernels::kDecodeTeams;
+    p.in_flight = p.slots;
     p.in_flight_waiting = std::min(p.in_flight, kInFlightWaiting);
 
     std::vector<DecodeStepLayer> table;

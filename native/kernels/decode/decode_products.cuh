@@ -1,16 +1,19 @@
 // decode_step's products: the ring of shared memory, who fills it, and who multiplies what is in it.
 //
 // A block's rows of a matrix go by in tiles of up to 8, each in chunks along k, so that the copy engine gets
-// pieces of 2 KB: below that it is the limit. The first half of a tile's chunk and the second are the 16 rows
-// of mma.sync's first operand; of the 8 columns of the second, x, the even ones are of the first half and the
-// odd ones of the second. So a row's sum is in column 0 of row g and column 1 of row g + 8, which the same
-// lane has. Rows of a tile that are not there hold whatever was in the slot before; their sums are not used.
+// pieces of 2 KB: below that it is the limit. wgmma reads them as they lie. Its A has 64 rows: 128 elements
+// of a row of weights are eight of them, with every eighth of the elements each, and B's eight columns are
+// the same eighths of x; so that a row of weights has its sum on the diagonal of 8 x 8 of the results, and
+// seven eighths of these are not used. Both lie in memory without a gap or a swizzle: the "core matrices"
+// of wgmma, eight rows of 16 bytes, are simply 128 bytes along k. Rows of a tile that are not there hold
+// whatever was in the slot before; their sums are not used.
 #pragma once
 
 #include "kernels/attention/attention_decode_mma.cuh"
 #include "kernels/decode/decode_exchange.cuh"
 #include "kernels/gemm/gate.cuh"
 #include "kernels/gemm/gemv_bulk.cuh"
+#include "kernels/wgmma.cuh"
 
 namespace gpk::kernels {
 
@@ -57,11 +60,13 @@ __device__ __forceinline__ float rounded(float value) {
     return unpack_two<T>(pack_two<T>(value, 0.0f)).x;
 }
 
-// What kind of rows a matrix has. Pairs go into one word of the exchange. Of a gated one a tile has 4 gates
-// and the 4 ups that belong to them; `n` is the number of either.
+// What kind of rows a matrix has. Pairs go into one word of the exchange. Of a gated one a tile has pairs of
+// gates, then in slots of their own the ups that belong to them; `n` is the number of either.
 enum class StepRows : int { pairs, gated, single };
 template <StepRows kRows>
 inline constexpr int kUnitRows = kRows == StepRows::single ? 1 : 2;  // that stay together
+template <StepRows kRows>
+inline constexpr int kParts = kRows == StepRows::gated ? 2 : 1;  // of a tile
 
 // A block's part of a matrix, in units.
 struct DecodeShare {
@@ -71,7 +76,7 @@ struct DecodeShare {
     // Who has a row more than others changes from matrix to matrix, by `turn`.
     template <StepRows kRows>
     __device__ __forceinline__ static DecodeShare of(int n, int turn) {
-        constexpr int kTileUnits = kDecodeStepRows / (kRows == StepRows::gated ? 2 : 1) / kUnitRows<kRows>;
+        constexpr int kTileUnits = kDecodeStepRows / kUnitRows<kRows>;
         const int blocks = static_cast<int>(gridDim.x),
                   block = (static_cast<int>(blockIdx.x) + turn) % blocks;
         const EvenParts all(n / kUnitRows<kRows>, blocks);
@@ -104,139 +109,166 @@ struct DecodeStream {
         return place;
     }
     template <StepRows kRows, class T>
-    __device__ __forceinline__ void weights(const void* weights, const DecodeShare& share, int n, int k,
-                                            const DecodeChunks& chunks) {
+    __device__ __forceinline__ void weights(const void* weights, const DecodeShare& share, int n, int k) {
         const int lane = thread_index() % 32;
 #pragma unroll 1
         for (int tile = 0; tile < share.tiles; ++tile) {
             const int first = share.begin(tile) * kUnitRows<kRows>;
             const int rows = share.begin(tile + 1) * kUnitRows<kRows> - first;
-            const bool gated = kRows == StepRows::gated;
-            const bool mine = gated ? lane < 8 && lane % 4 < rows : lane < rows;
-            const std::int64_t row =
-                gated ? first + lane % 4 + (lane >= 4 ? std::int64_t{n} : 0) : first + lane;
-            const T* from = static_cast<const T*>(weights) + row * k;
-            const std::uint32_t all = static_cast<std::uint32_t>(gated ? 2 * rows : rows);
 #pragma unroll 1
-            for (int at = 0; at < k; at += chunks.length) {
-                const auto bytes = static_cast<std::uint32_t>(2 * min(chunks.length, k - at));
-                const DecodeRing::Place place = take();
-                if (lane == 0) bulk_expect(place.barrier, all * bytes);
-                __syncwarp();
-                if (mine) bulk_load(place.slot + lane * kDecodeStepPitch, from + at, bytes, place.barrier);
+            for (int part = 0; part < kParts<kRows>; ++part) {
+                const T* from =
+                    static_cast<const T*>(weights) + (first + lane + (part == 0 ? 0 : std::int64_t{n})) * k;
+#pragma unroll 1
+                for (int at = 0; at < k; at += DecodeChunks::kMost) {
+                    const auto bytes = static_cast<std::uint32_t>(2 * min(DecodeChunks::kMost, k - at));
+                    const DecodeRing::Place place = take();
+                    if (lane == 0) bulk_expect(place.barrier, static_cast<std::uint32_t>(rows) * bytes);
+                    __syncwarp();
+                    if (lane < rows)
+                        bulk_load(place.slot + lane * kDecodeStepPitch, from + at, bytes, place.barrier);
+                }
             }
         }
     }
     // One slot with a whole vector.
     __device__ __forceinline__ void vector(const void* from, std::uint32_t bytes) {
         const DecodeRing::Place place = take();
-        const bool first = thread_index() % 32 == 0;
-        if (first) bulk_expect(place.barrier, bytes);
-        __syncwarp();  // all lanes are past take(): parities do not tell a phase from the next but one
-        if (first) bulk_load(place.slot, from, bytes, place.barrier);
+        __syncwarp();  // all have seen the slot empty before it can be so again
+        if (thread_index() % 32 == 0) {
+            bulk_expect(place.barrier, bytes);
+            bulk_load(place.slot, from, bytes, place.barrier);
+        }
     }
 };
 
-struct DecodeSums {
-    float parts[2][DecodeChunks::kMostOfGroup][kDecodeTeam][kDecodeStepRows];
-};
+// Tiles go to the two warpgroups by turns. But every warp waits for every slot, and frees it: a barrier tells
+// only whether a phase or the one before it is over, so that whoever left one out could take a slot for full
+// whose bytes of a round ago are still on their way (loads do not end in order).
+inline constexpr int kDecodeTeam = 4, kDecodeTeams = kDecodeStepWarps / kDecodeTeam;
+__device__ __forceinline__ void free_slot(const DecodeRing::Place& place) {
+    if (thread_index() % 32 == 0) bulk_arrive(place.barrier + DecodeRing::kEmpty);
+}
+__device__ __forceinline__ DecodeRing::Place full_slot(const DecodeRing& ring, std::uint32_t number) {
+    const DecodeRing::Place place = ring.at(number);
+    bulk_wait(place.barrier, place.parity);
+    __syncwarp();
+    return place;
+}
+__device__ __forceinline__ void pass_slots(const DecodeRing& ring, std::uint32_t next, std::uint32_t count) {
+#pragma unroll 1
+    for (std::uint32_t i = 0; i < count; ++i) free_slot(full_slot(ring, next + i));
+}
 
-// Of `slots` slots from number `next` on, which hold whole tiles. All sums are there when it returns.
+// A step of wgmma, 16 of its k: 128 elements of a row. Matrices that lie as said above: kAhead bytes to the
+// next eight elements of each eighth.
+inline constexpr int kStepElements = 128;
+inline constexpr std::uint32_t kStepBytes = 2 * kStepElements, kAhead = kStepBytes / 2;
+__device__ __forceinline__ std::uint32_t step_matrix(std::uint32_t address) {
+    return address >> 4 | kAhead >> 4 << 16;  // its lower half
+}
+
+// Steps of k of 128 elements each; a and b go on.
+template <class T, int kSteps>
+__device__ __forceinline__ void multiply_steps(float (&acc)[4], std::uint32_t& a, std::uint32_t& b) {
+    constexpr std::uint64_t kRows = std::uint64_t{kDecodeStepPitch >> 4} << 32;
+    wgmma_hold(acc);
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+        wgmma<T, 8>(acc, kRows | a, b, true);
+        a += kStepBytes >> 4, b += kStepBytes >> 4;
+    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_hold(acc);
+}
+
+// The sums of rows 2 w and 2 w + 1 of the slots from number `next` on, to all lanes of warp w of a team. x:
+// all k elements, and 64 zeros behind them where k is no whole 128.
 template <class T>
-__device__ __forceinline__ void multiply_slots(const DecodeRing ring,
-                                               float (*parts)[kDecodeTeam][kDecodeStepRows], std::uint32_t x,
-                                               std::uint32_t next, int slots, int k, int count, int length) {
-    const int thread = thread_index(), warp = thread / 32, lane = thread % 32;
-    const int g = lane / 4, t = lane % 4, member = warp % kDecodeTeam;
-    const std::uint32_t from = g * kDecodeStepPitch + member * 64 + t * 16, x_from = x + member * 64 + t * 16;
-    constexpr std::uint32_t kStep = kDecodeTeam * 64;
-    int chunk = warp / kDecodeTeam;
+__device__ __forceinline__ float2 multiply_tile(const DecodeRing ring, std::uint32_t next, std::uint32_t x,
+                                                int k) {
+    constexpr int kFull = DecodeChunks::kMost / kStepElements;
+    const int lane = thread_index() % 32, g = lane / 4;
+    float acc[4] = {};
+    std::uint32_t b = step_matrix(x);
+    int steps = k / kStepElements;
 #pragma unroll 1
-    for (int i = warp / kDecodeTeam; i < slots; i += kDecodeTeams, chunk += kDecodeTeams) {
-        while (chunk >= count) chunk -= count;
-        const int here = min(length, k - chunk * length);  // bytes of half a row
-        const DecodeRing::Place place = ring.at(next + i);
-        std::uint32_t low_at = place.slot + from, x_at = x_from + 2 * chunk * length + (g % 2) * here;
-        float acc[2][4] = {};
-        bulk_wait(place.barrier, place.parity);
+    for (; steps >= kFull; steps -= kFull) {
+        const DecodeRing::Place place = full_slot(ring, next++);
+        std::uint32_t a = step_matrix(place.slot);
+        multiply_steps<T, kFull>(acc, a, b);
+        free_slot(place);
+    }
+    if (k % DecodeChunks::kMost != 0) {
+        const DecodeRing::Place place = full_slot(ring, next);
+        std::uint32_t a = step_matrix(place.slot);
+        if (steps >= kFull / 2) multiply_steps<T, kFull / 2>(acc, a, b), steps -= kFull / 2;
 #pragma unroll 1
-        for (int at = member * 64; at < here; at += 4 * kStep, low_at += 4 * kStep, x_at += 4 * kStep) {
-            uint4 low[4], high[4], v[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const bool inside = at + j * static_cast<int>(kStep) < here;
-                const std::uint32_t step = inside ? j * kStep : 0;
-                low[j] = load_shared(low_at + step);
-                high[j] = load_shared(low_at + step + here);
-                v[j] = load_shared(x_at + step);
-                if (!inside) v[j] = uint4{};
-            }
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                if (at + j * static_cast<int>(kStep) >= here) break;
-                multiply_add<T>(acc[j % 2], low[j].x, high[j].x, low[j].y, high[j].y, v[j].x, v[j].y);
-                multiply_add<T>(acc[j % 2], low[j].z, high[j].z, low[j].w, high[j].w, v[j].z, v[j].w);
-            }
+        for (; steps > 0; --steps) multiply_steps<T, 1>(acc, a, b);
+        // The last 64 twice, the second time by zeros.
+        if (k % kStepElements != 0) {
+            a -= kAhead >> 4 << 16;
+            multiply_steps<T, 1>(acc, a, b);
         }
-        __syncwarp();
-        if (lane == 0) bulk_arrive(place.barrier + DecodeRing::kEmpty);
-        if (t == 0) parts[i][member][g] = (acc[0][0] + acc[1][0]) + (acc[0][3] + acc[1][3]);
+        free_slot(place);
+    }
+    // Row i of eight has its part of the sum in column i.
+    const bool mine = lane % 4 == g / 2;
+    float2 sum{g % 2 == 0 ? acc[0] : acc[1], g % 2 == 0 ? acc[2] : acc[3]};
+    if (!mine) sum = {};
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, step);
+        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, step);
+    }
+    return sum;
+}
+
+// Calls store(row, count, extra, sums) (of a gated matrix store(row, count, extra, gates, ups)) for each two
+// rows of the block, the second of which need not be there (count), by a whole warp. extra = early(row,
+// count) is asked for before the sums are known. x may be written when all threads have passed.
+template <StepRows kRows, class T, class Early, class Store>
+__device__ __forceinline__ void multiply_weights(const DecodeRing& ring, std::uint32_t& next, std::uint32_t x,
+                                                 const DecodeShare& in_shared, int k, Early early,
+                                                 Store store) {
+    const DecodeShare share = in_shared;
+    // The same for a warp, and known to be: wgmma wants it.
+    const int warp = __shfl_sync(0xffffffffu, thread_index() / 32, 0);
+    const int team = warp / kDecodeTeam, own = warp % kDecodeTeam * 2;
+    const auto chunks = static_cast<std::uint32_t>(DecodeChunks::count(k)), slots = chunks * kParts<kRows>;
+#pragma unroll 1
+    for (int tile = 0; tile < share.tiles; ++tile, next += slots) {
+        if (tile % kDecodeTeams != team) {
+            pass_slots(ring, next, slots);
+            continue;
+        }
+        const int row = share.begin(tile) * kUnitRows<kRows> + own;
+        const int count = min(share.begin(tile + 1) * kUnitRows<kRows> - row, 2);
+        const auto extra = early(row, count);
+        const float2 sums = multiply_tile<T>(ring, next, x, k);
+        if constexpr (kRows == StepRows::gated) {
+            const float2 ups = multiply_tile<T>(ring, next + chunks, x, k);
+            if (count > 0) store(row, count, extra, sums, ups);
+        } else {
+            if (count > 0) store(row, count, extra, sums);
+        }
     }
     computing_sync();
 }
 
-// Calls store(row, there, extra, sum) once for each row of the block (of a gated matrix store(row, there,
-// extra, gate, up)), on the first four warps and, where rows are pairs, so that a lane has a pair's first row
-// and the next lane its second; also for rows that are not there. extra = early(row) is asked for before the
-// sums are known.
-template <StepRows kRows, class T, class Early, class Store>
-__device__ __forceinline__ void multiply_weights(const DecodeRing& ring, std::uint32_t& next,
-                                                 DecodeSums& sums, std::uint32_t x,
-                                                 const DecodeShare& in_shared, int k,
-                                                 const DecodeChunks& chunks, Early early, Store store) {
-    const DecodeShare share = in_shared;
-    const int thread = thread_index();
-    const int own_tile = thread / kDecodeStepRows, own_row = thread % kDecodeStepRows;
-    int buffer = 0;
-#pragma unroll 1
-    for (int group = 0; group < share.tiles; group += chunks.group, buffer ^= 1) {
-        const int tiles = min(chunks.group, share.tiles - group), slots = tiles * chunks.count;
-        const int first = share.begin(group + own_tile) * kUnitRows<kRows>, row = first + own_row;
-        const int rows = share.begin(group + own_tile + 1) * kUnitRows<kRows> - first;
-        const bool there = own_tile < tiles && own_row < rows && (kRows != StepRows::gated || own_row < 4);
-        const auto extra = early(row, there);
-        multiply_slots<T>(ring, sums.parts[buffer], x, next, slots, k, chunks.count, chunks.length);
-        next += slots;
-        if (thread < kDecodeStepRows * DecodeChunks::kMostTiles) {
-            float sum = 0;
-#pragma unroll 1
-            for (int i = own_tile * chunks.count; i < min((own_tile + 1) * chunks.count, slots); ++i) {
-#pragma unroll
-                for (int w = 0; w < kDecodeTeam; ++w) sum += sums.parts[buffer][i][w][own_row];
-            }
-            __syncwarp();
-            if constexpr (kRows == StepRows::gated) {
-                const float up = __shfl_down_sync(0xffffffffu, sum, 4);
-                store(row, there, extra, sum, up);
-            } else {
-                store(row, there, extra, sum);
-            }
-        }
-    }
+// After x of k elements was written: zeros behind it, and wgmma sees it.
+__device__ __forceinline__ void finish_x(uint2* x, int k) {
+    if (k % kStepElements != 0 && thread_index() < DecodeChunks::kUnit / 4) x[k / 4 + thread_index()] = {};
+    fence_async_shared();
+    computing_sync();
 }
 
 __device__ __forceinline__ uint2 load_shared_eight(std::uint32_t address) {
     uint2 words;
     asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(words.x), "=r"(words.y) : "r"(address));
     return words;
-}
-
-// Publishes rows of pairs: `words` is where row 0's word is.
-template <class T>
-__device__ __forceinline__ void publish_pair(std::uint64_t* words, int row, bool there, float value,
-                                             std::uint32_t epoch) {
-    const float next = __shfl_down_sync(0xffffffffu, value, 1);
-    if (there && row % 2 == 0) publish(words + row / 2, pack_two<T>(value, next), epoch);
 }
 
 }  // namespace gpk::kernels

@@ -9,7 +9,6 @@ namespace gpk::kernels {
 // What the computing warps share beside the dynamic memory.
 struct DecodeStepStatic {
     Barrier barriers[2 * kDecodeStepMostSlots];
-    DecodeSums sums;
     float squares[kDecodeStepWarps];
     int waiting;  // for other blocks
     Candidate best[kDecodeStepWarps];
@@ -48,23 +47,14 @@ __device__ __forceinline__ void normalize(const DecodeRing ring, std::uint32_t n
         };
         x[i] = {normal(four.x, w.x), normal(four.y, w.y)};
     }
-    computing_sync();
-    if (thread % 32 == 0 && thread / 32 < kDecodeTeam) bulk_arrive(place.barrier + DecodeRing::kEmpty);
+    finish_x(x, count);
+    free_slot(place);
 }
 
+// Two rows, from 2 i on, of a vector, or zeros where there is none.
 template <class T>
-__device__ __forceinline__ std::uint32_t multiply_pairs(
-    const DecodeRing ring, std::uint32_t next, DecodeSums& sums, std::uint32_t x, const DecodeShare& share,
-    int k, const DecodeChunks& chunks, const T* bias, const T* to, std::uint64_t* words, std::uint32_t now) {
-    multiply_weights<StepRows::pairs, T>(
-        ring, next, sums, x, share, k, chunks,
-        [&](int row, bool there) { return bias != nullptr && there ? float(bias[row]) : 0.0f; },
-        [&](int row, bool there, float extra, float sum) {
-            sum += extra;
-            if (to != nullptr && there) sum = float(to[row]) + rounded<T>(sum);
-            publish_pair<T>(words, row, there, sum, now);
-        });
-    return next;
+__device__ __forceinline__ float2 pair_of(const T* from, int row, int count) {
+    return from != nullptr && count > 0 ? float2{float(from[row]), float(from[row + 1])} : float2{};
 }
 
 template <class T, int D>
@@ -90,15 +80,14 @@ struct DecodeStepKernel {
             const DecodeStepLayer& l = layers[i];
             prefetch_cache(l, units[i]);
             stream.vector(l.attention_norm, of_norm);
-            stream.weights<StepRows::pairs, T>(l.qkv, shared.qkv, 0, p.hidden, p.of_hidden);
-            stream.weights<StepRows::pairs, T>(l.out, shared.out, 0, of_heads, p.of_attended);
+            stream.weights<StepRows::pairs, T>(l.qkv, shared.qkv, 0, p.hidden);
+            stream.weights<StepRows::pairs, T>(l.out, shared.out, 0, of_heads);
             stream.vector(l.mlp_norm, of_norm);
-            stream.weights<StepRows::gated, T>(l.gate_up, shared.gate_up, p.intermediate, p.hidden,
-                                               p.of_hidden);
-            stream.weights<StepRows::pairs, T>(l.down, shared.down, 0, p.intermediate, p.of_activated);
+            stream.weights<StepRows::gated, T>(l.gate_up, shared.gate_up, p.intermediate, p.hidden);
+            stream.weights<StepRows::pairs, T>(l.down, shared.down, 0, p.intermediate);
         }
         stream.vector(p.final_norm, of_norm);
-        stream.weights<StepRows::single, T>(p.head, shared.head, 0, p.hidden, p.of_hidden);
+        stream.weights<StepRows::single, T>(p.head, shared.head, 0, p.hidden);
     }
     // Keys and values come to the L2 cache before they are asked for.
     __device__ __forceinline__ void prefetch_cache(const DecodeStepLayer& l, const DecodeUnit& unit) const {
@@ -121,11 +110,24 @@ struct DecodeStepKernel {
     }
 
     // words = what x gives and the bias, added to `to` where there is one
-    __device__ __forceinline__ void multiply(const void* bias, const DecodeShare& share, int k,
-                                             const DecodeChunks& chunks, const T* to, std::int64_t words,
-                                             std::uint32_t now) {
-        next = multiply_pairs<T>(ring, next, shared.sums, shared_address(x), share, k, chunks,
-                                 static_cast<const T*>(bias), to, opaque_pointer(p.exchange) + words, now);
+    __device__ __forceinline__ void multiply(const void* bias, const DecodeShare& share, int k, const T* to,
+                                             std::int64_t words, std::uint32_t now) {
+        multiply_weights<StepRows::pairs, T>(
+            ring, next, shared_address(x), share, k,
+            [&](int row, int count) { return pair_of(static_cast<const T*>(bias), row, count); },
+            [&](int row, int, float2 extra, float2 sum) {
+                sum.x += extra.x, sum.y += extra.y;
+                if (to != nullptr) {
+                    sum.x = float(to[row]) + rounded<T>(sum.x);
+                    sum.y = float(to[row + 1]) + rounded<T>(sum.y);
+                }
+                publish_pair(words, row, sum.x, sum.y, now);
+            });
+    }
+    __device__ __forceinline__ void publish_pair(std::int64_t words, int row, float first, float second,
+                                                 std::uint32_t now) const {
+        if (thread_index() % 32 == 0)
+            publish(opaque_pointer(p.exchange) + words + row / 2, pack_two<T>(first, second), now);
     }
 
     __device__ __forceinline__ void compute_layer(int i) {
@@ -142,32 +144,33 @@ struct DecodeStepKernel {
             receive(hidden, p.at.hidden, p.hidden, now - 1);
         }
         norm(hidden);
-        multiply(l.qkv_bias, shared.qkv, p.hidden, p.of_hidden, nullptr, p.at.qkv, now);
+        multiply(l.qkv_bias, shared.qkv, p.hidden, nullptr, p.at.qkv, now);
 
         decode_attend<T, D>(p, l, units[i], *reinterpret_cast<DecodeScratch<T, D>*>(x), angles, position,
                             now);
         if (shared.out.count > 0) receive(x, p.at.attended, of_heads, now);
-        computing_sync();
-        multiply(l.out_bias, shared.out, of_heads, p.of_attended, hidden, p.at.residual, now);
+        finish_x(reinterpret_cast<uint2*>(x), of_heads);
+        multiply(l.out_bias, shared.out, of_heads, hidden, p.at.residual, now);
 
         T* middle = hidden + p.hidden;
         if (shared.gate_up.count > 0 || shared.down.count > 0) receive(middle, p.at.residual, p.hidden, now);
         norm(middle);
         const auto* bias = static_cast<const T*>(l.gate_up_bias);
         multiply_weights<StepRows::gated, T>(
-            ring, next, shared.sums, shared_address(x), shared.gate_up, p.hidden, p.of_hidden,
-            [&](int row, bool there) {
-                return bias != nullptr && there ? float2{float(bias[row]), float(bias[p.intermediate + row])}
-                                                : float2{};
+            ring, next, shared_address(x), shared.gate_up, p.hidden,
+            [&](int row, int count) {
+                const float2 gate = pair_of(bias, row, count);
+                const float2 up = pair_of(bias, p.intermediate + row, count);
+                return float4{gate.x, gate.y, up.x, up.y};
             },
-            [&](int row, bool there, float2 extra, float gate, float up) {
-                publish_pair<T>(opaque_pointer(p.exchange) + p.at.activated, row, there,
-                                there ? gated<T>(p.glu, gate + extra.x, up + extra.y) : 0.0f, now);
+            [&](int row, int, float4 extra, float2 gate, float2 up) {
+                publish_pair(p.at.activated, row, gated<T>(p.glu, gate.x + extra.x, up.x + extra.z),
+                             gated<T>(p.glu, gate.y + extra.y, up.y + extra.w), now);
             });
 
         if (shared.down.count > 0) receive(x, p.at.activated, p.intermediate, now);
-        computing_sync();
-        multiply(l.down_bias, shared.down, p.intermediate, p.of_activated, middle, p.at.hidden, now);
+        finish_x(reinterpret_cast<uint2*>(x), p.intermediate);
+        multiply(l.down_bias, shared.down, p.intermediate, middle, p.at.hidden, now);
     }
 
     __device__ __forceinline__ void choose() {
@@ -176,12 +179,13 @@ struct DecodeStepKernel {
         norm(hidden);
         Candidate best{-INFINITY, INT32_MAX};
         multiply_weights<StepRows::single, T>(
-            ring, next, shared.sums, shared_address(x), shared.head, p.hidden, p.of_hidden,
-            [](int, bool) { return 0; },
-            [&](int row, bool there, int, float sum) {
-                if (!there) return;
-                p.logits[row] = sum;
-                if (row < p.num_tokens) best = better(best, {sum, row});
+            ring, next, shared_address(x), shared.head, p.hidden, [](int, int) { return 0; },
+            [&](int row, int count, int, float2 sum) {
+                const int lane = thread_index() % 32;
+                if (lane >= count) return;
+                const float logit = lane == 0 ? sum.x : sum.y;
+                p.logits[row + lane] = logit;
+                if (row + lane < p.num_tokens) best = better(best, {logit, row + lane});
             });
         best = warp_best(best);
         const int thread = thread_index(), warp = thread / 32;
@@ -220,7 +224,7 @@ __device__ __forceinline__ void decode_step(const DecodeStepParams& p) {
     if (position < 0) return;
     if (thread < p.slots) {
         barrier_init(shared.barriers[thread], 1);
-        barrier_init(shared.barriers[kDecodeStepMostSlots + thread], kDecodeTeam);
+        barrier_init(shared.barriers[kDecodeStepMostSlots + thread], kDecodeStepWarps);
         barrier_init_fence();
     }
     if (thread == 0) shared.waiting = 0;

@@ -34,19 +34,11 @@ struct DecodeStepLayer {
     std::int64_t left;  // keys before its own that a query sees
 };
 
-// How a matrix goes by along its rows of k elements, in multiples of 64: all pieces but the last are of
-// `length`.
+// How a matrix goes by along its rows of k elements, a multiple of 64: in pieces of kMost, the last of which
+// may be shorter.
 struct DecodeChunks {
-    std::int32_t count, length;
-    std::int32_t group;  // tiles of rows whose sums are added up at a time
     static constexpr std::int32_t kMost = 1024, kUnit = 64;
-    static constexpr std::int32_t kMostOfGroup = 64, kMostTiles = 16;
-    static DecodeChunks of(std::int32_t k) {
-        const std::int32_t least = (k + kMost - 1) / kMost;
-        const std::int32_t length = (k / kUnit + least - 1) / least * kUnit;
-        const std::int32_t count = (k + length - 1) / length, room = kMostOfGroup / count;
-        return {count, length, room < 1 ? 1 : room > kMostTiles ? kMostTiles : room};
-    }
+    GPK_HD static std::int32_t count(std::int32_t k) { return (k + kMost - 1) / kMost; }
 };
 
 // Words of `exchange`: where the parts begin. Each holds 32 bits beside the epoch that wrote them.
@@ -85,11 +77,10 @@ struct DecodeStepParams {
     std::uint32_t* epochs;    // [blocks], zero at first, and as the last launch of as many blocks left them
     RopeTable rope;           // of d / 2 pairs
     std::int32_t layer_count, hidden, heads, kv_heads, intermediate, vocab, num_tokens, capacity;
-    DecodeChunks of_hidden, of_attended, of_activated;  // k of hidden, heads * d, intermediate
-    std::int32_t max_splits;                            // blocks that the keys of a head may be spread over
-    std::int32_t slots;                                 // of the ring
+    std::int32_t max_splits;  // blocks that the keys of a head may be spread over
+    std::int32_t slots;       // of the ring
     // Slots that may be on their way while the block computes, and while it waits for others: what these say
-    // stands in the same queues as the weights. At most slots - kDecodeTeams.
+    // stands in the same queues as the weights.
     std::int32_t in_flight, in_flight_waiting;
     float norm_eps;
     float scale;  // of the products of queries and keys
@@ -100,18 +91,13 @@ inline constexpr int kDecodeStepWarps = 8;  // that compute; one more keeps the 
 inline constexpr int kDecodeStepThreads = 32 * (kDecodeStepWarps + 1);
 inline constexpr int kDecodeStepMostHidden = 8192;
 inline constexpr int kDecodeStepQueries = 8;  // heads that a block attends with at a time
-// A slot of the ring: so many rows of up to DecodeChunks::kMost elements, each followed by a gap that parts
-// the banks; or the weights of a norm.
+// A slot of the ring: so many rows of up to DecodeChunks::kMost elements; or the weights of a norm.
 inline constexpr int kDecodeStepRows = 8;
-inline constexpr int kDecodeStepPitch = 2 * DecodeChunks::kMost + 64;
+inline constexpr int kDecodeStepPitch = 2 * DecodeChunks::kMost;
 inline constexpr int kDecodeStepSlotBytes = kDecodeStepRows * kDecodeStepPitch;
 static_assert(kDecodeStepSlotBytes >= 2 * kDecodeStepMostHidden);
-// Slots go to teams of warps by turns. A parity tells a phase from its neighbours alone, and copies do not
-// end in order: from a slot that is full a team goes to wait for the one kDecodeTeams later, so what that one
-// held before must be there by then. Hence no more than slots - kDecodeTeams may be on their way.
-inline constexpr int kDecodeTeam = 2, kDecodeTeams = kDecodeStepWarps / kDecodeTeam;
-inline constexpr int kDecodeStepMostSlots = 16, kDecodeStepLeastSlots = kDecodeTeams + 1;
-inline constexpr int kDecodeStepStaticBytes = 16 * 1024;  // of shared memory beside the dynamic one, at most
+inline constexpr int kDecodeStepMostSlots = 16, kDecodeStepLeastSlots = 3;
+inline constexpr int kDecodeStepStaticBytes = 1024;  // of shared memory beside the dynamic one, at most
 
 GPK_HD DecodeExchange decode_exchange(const DecodeStepParams& p, int d, std::int64_t blocks) {
     const std::int64_t of_heads = std::int64_t{p.heads} * d;
@@ -131,7 +117,7 @@ GPK_HD DecodeStepShared decode_step_shared(const DecodeStepParams& p, int d) {
     const auto most = [](std::int64_t a, std::int64_t b) { return a > b ? a : b; };
     const auto up = [](std::int64_t bytes) { return (bytes + 127) / 128 * 128; };
     const std::int64_t of_heads = std::int64_t{p.heads} * d;
-    const std::int64_t x = 2 * most(most(p.hidden, p.intermediate), of_heads);
+    const std::int64_t x = 2 * (most(most(p.hidden, p.intermediate), of_heads) + DecodeChunks::kUnit);
     const std::int64_t attention = std::int64_t{kDecodeStepWarps} * kDecodeStepQueries * (d + 4) * 4 +
                                    (kDecodeStepQueries + 2) * 2 * std::int64_t{d};
     DecodeStepShared s;
