@@ -2,6 +2,7 @@
 #
 #   80 86 89 90a 100a 120a   machine code for that architecture
 #   80-virtual               PTX, which the driver compiles for this and every newer GPU
+#   native                   machine code for this machine's own GPUs
 #   release                  everything that a published wheel carries
 #
 # Empty: PTX for 80, machine code for 90a and for this machine's own GPUs.
@@ -11,8 +12,16 @@ function(pygpukit_cuda_archs out)
   string(REGEX REPLACE "[, ]+" ";" archs "${PYGPUKIT_CUDA_ARCHS}")
   list(REMOVE_ITEM archs "")
   if(NOT archs)
+    set(archs 80-virtual 90a)
+  endif()
+  if("native" IN_LIST archs OR NOT PYGPUKIT_CUDA_ARCHS)
     pygpukit_own_archs(own)
-    set(archs 80-virtual 90a ${own})
+    if("native" IN_LIST archs AND NOT own)
+      message(FATAL_ERROR
+        "PYGPUKIT_CUDA_ARCHS: 'native' asks for this machine's GPUs, and nvidia-smi names none of SM 80 or newer.")
+    endif()
+    list(REMOVE_ITEM archs native)
+    list(APPEND archs ${own})
   endif()
   list(TRANSFORM archs REPLACE "^release$" "${PYGPUKIT_RELEASE_ARCHS}")
   list(REMOVE_DUPLICATES archs)
@@ -20,7 +29,7 @@ function(pygpukit_cuda_archs out)
     if(NOT arch MATCHES "^([0-9]+)[af]?(-virtual)?$" OR CMAKE_MATCH_1 LESS 80)
       message(FATAL_ERROR
         "PYGPUKIT_CUDA_ARCHS: '${arch}' is not an architecture. Expected a list such as "
-        "'80;90a;80-virtual' (80 or newer), or the word 'release'.")
+        "'80;90a;80-virtual' (80 or newer), 'native' or 'release'.")
     endif()
   endforeach()
   string(REPLACE ";" " " shown "${archs}")
