@@ -120,7 +120,7 @@ DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params
     p.scale = static_cast<float>(m.scale);
     p.glu = m.glu;
     p.parts = kernels::decode_step_shared(p, static_cast<int>(m.head_dim));
-    p.slots = narrow(slots_of(device, p));
+    p.slots = narrow(slots_of(device, p) / 2 * 2);
     p.in_flight = p.slots;
     p.in_flight_waiting = std::min(p.in_flight, kInFlightWaiting);
 

@@ -90,14 +90,41 @@ struct DecodeShare {
     __device__ __forceinline__ int begin(int tile) const { return first + parts.begin(tile); }
 };
 
-// What the copying warp knows. All of it is called by the whole warp.
+// The copying warp: slots in the order in which they are needed. All of it is called by the whole warp.
 struct DecodeStream {
     const DecodeRing& ring;
     const volatile int& waiting;  // whether the others wait for other blocks
     std::uint32_t in_flight, in_flight_waiting;
     std::uint32_t next = 0;  // slot
 
-    __device__ __forceinline__ DecodeRing::Place take() {
+    // Of a matrix of rows of k elements of 16 bits, `unit_rows` of which stay together. The second of two
+    // parts is n rows after the first.
+    __device__ __forceinline__ void weights(const void* weights, const DecodeShare& share, int unit_rows,
+                                            int parts, std::int64_t n, int k) {
+        const std::int64_t row_bytes = std::int64_t{2} * k;
+#pragma unroll 1
+        for (int tile = 0; tile < share.tiles; ++tile) {
+            const int first = share.begin(tile) * unit_rows;
+            const int rows = share.begin(tile + 1) * unit_rows - first;
+            const char* from = static_cast<const char*>(weights) + first * row_bytes;
+#pragma unroll 1
+            for (int part = 0; part < parts; ++part, from += n * row_bytes) {
+#pragma unroll 1
+                for (int at = 0; at < k; at += DecodeChunks::kMost) {
+                    load(from + 2 * at, row_bytes, rows,
+                         static_cast<std::uint32_t>(2 * min(DecodeChunks::kMost, k - at)));
+                }
+            }
+        }
+    }
+    // One slot with a whole vector.
+    __device__ __forceinline__ void vector(const void* from, int k) {
+        load(static_cast<const char*>(from), 0, 1, static_cast<std::uint32_t>(2 * k));
+    }
+    // `rows` pieces of `bytes`, by one lane: the instruction wants registers that are uniform, so that lanes
+    // with a piece each would go one after the other, 100 clocks apart.
+    __device__ __forceinline__ void load(const char* from, std::int64_t row_bytes, int rows,
+                                         std::uint32_t bytes) {
         const DecodeRing::Place place = ring.at(next);
         bulk_wait(place.barrier + DecodeRing::kEmpty, place.parity ^ 1);
         const std::uint32_t most = waiting != 0 ? in_flight_waiting : in_flight;
@@ -106,45 +133,22 @@ struct DecodeStream {
             bulk_wait(before.barrier, before.parity);
         }
         ++next;
-        return place;
-    }
-    template <StepRows kRows, class T>
-    __device__ __forceinline__ void weights(const void* weights, const DecodeShare& share, int n, int k) {
-        const int lane = thread_index() % 32;
-#pragma unroll 1
-        for (int tile = 0; tile < share.tiles; ++tile) {
-            const int first = share.begin(tile) * kUnitRows<kRows>;
-            const int rows = share.begin(tile + 1) * kUnitRows<kRows> - first;
-#pragma unroll 1
-            for (int part = 0; part < kParts<kRows>; ++part) {
-                const T* from =
-                    static_cast<const T*>(weights) + (first + lane + (part == 0 ? 0 : std::int64_t{n})) * k;
-#pragma unroll 1
-                for (int at = 0; at < k; at += DecodeChunks::kMost) {
-                    const auto bytes = static_cast<std::uint32_t>(2 * min(DecodeChunks::kMost, k - at));
-                    const DecodeRing::Place place = take();
-                    if (lane == 0) bulk_expect(place.barrier, static_cast<std::uint32_t>(rows) * bytes);
-                    __syncwarp();
-                    if (lane < rows)
-                        bulk_load(place.slot + lane * kDecodeStepPitch, from + at, bytes, place.barrier);
-                }
+        __syncwarp();  // all have seen the slot empty before it can be so again
+        if (elect_one()) {
+            bulk_expect(place.barrier, static_cast<std::uint32_t>(rows) * bytes);
+#pragma unroll
+            for (int i = 0; i < kDecodeStepRows; ++i) {
+                if (i < rows)
+                    bulk_load(place.slot + i * kDecodeStepPitch, from + i * row_bytes, bytes, place.barrier);
             }
         }
-    }
-    // One slot with a whole vector.
-    __device__ __forceinline__ void vector(const void* from, std::uint32_t bytes) {
-        const DecodeRing::Place place = take();
-        __syncwarp();  // all have seen the slot empty before it can be so again
-        if (thread_index() % 32 == 0) {
-            bulk_expect(place.barrier, bytes);
-            bulk_load(place.slot, from, bytes, place.barrier);
-        }
+        __syncwarp();
     }
 };
 
-// Tiles go to the two warpgroups by turns. But every warp waits for every slot, and frees it: a barrier tells
-// only whether a phase or the one before it is over, so that whoever left one out could take a slot for full
-// whose bytes of a round ago are still on their way (loads do not end in order).
+// Slots go to the two warpgroups by turns. There is an even number of them, so that a place in the ring has
+// one owner: a barrier tells only whether a phase or the one before it is over, and copies do not end in
+// order, so that whoever had not seen a place's last slot could take the next for full too early.
 inline constexpr int kDecodeTeam = 4, kDecodeTeams = kDecodeStepWarps / kDecodeTeam;
 __device__ __forceinline__ void free_slot(const DecodeRing::Place& place) {
     if (thread_index() % 32 == 0) bulk_arrive(place.barrier + DecodeRing::kEmpty);
@@ -154,10 +158,6 @@ __device__ __forceinline__ DecodeRing::Place full_slot(const DecodeRing& ring, s
     bulk_wait(place.barrier, place.parity);
     __syncwarp();
     return place;
-}
-__device__ __forceinline__ void pass_slots(const DecodeRing& ring, std::uint32_t next, std::uint32_t count) {
-#pragma unroll 1
-    for (std::uint32_t i = 0; i < count; ++i) free_slot(full_slot(ring, next + i));
 }
 
 // A step of wgmma, 16 of its k: 128 elements of a row. Matrices that lie as said above: kAhead bytes to the
@@ -184,72 +184,105 @@ __device__ __forceinline__ void multiply_steps(float (&acc)[4], std::uint32_t& a
     wgmma_hold(acc);
 }
 
-// The sums of rows 2 w and 2 w + 1 of the slots from number `next` on, to all lanes of warp w of a team. x:
-// all k elements, and 64 zeros behind them where k is no whole 128.
+// Of the slots from number `next` on, which hold rows of k elements, a team's: the sums of their products
+// with x, all k elements and 64 zeros behind them where k is no whole 128.
 template <class T>
-__device__ __forceinline__ float2 multiply_tile(const DecodeRing ring, std::uint32_t next, std::uint32_t x,
-                                                int k) {
+__device__ __forceinline__ void multiply_slots(float (&acc)[4], const DecodeRing ring, std::uint32_t next,
+                                               std::uint32_t x, int k, int team) {
     constexpr int kFull = DecodeChunks::kMost / kStepElements;
-    const int lane = thread_index() % 32, g = lane / 4;
-    float acc[4] = {};
-    std::uint32_t b = step_matrix(x);
-    int steps = k / kStepElements;
+    const int first = static_cast<int>(next + static_cast<std::uint32_t>(team)) % kDecodeTeams;
+#pragma unroll
+    for (float& each : acc) each = 0;
 #pragma unroll 1
-    for (; steps >= kFull; steps -= kFull) {
-        const DecodeRing::Place place = full_slot(ring, next++);
-        std::uint32_t a = step_matrix(place.slot);
-        multiply_steps<T, kFull>(acc, a, b);
-        free_slot(place);
-    }
-    if (k % DecodeChunks::kMost != 0) {
-        const DecodeRing::Place place = full_slot(ring, next);
-        std::uint32_t a = step_matrix(place.slot);
-        if (steps >= kFull / 2) multiply_steps<T, kFull / 2>(acc, a, b), steps -= kFull / 2;
+    for (int chunk = first; chunk < DecodeChunks::count(k); chunk += kDecodeTeams) {
+        const DecodeRing::Place place = full_slot(ring, next + static_cast<std::uint32_t>(chunk));
+        std::uint32_t a = step_matrix(place.slot), b = step_matrix(x + 2 * DecodeChunks::kMost * chunk);
+        const int here = k - chunk * DecodeChunks::kMost;
+        if (here >= DecodeChunks::kMost) {
+            multiply_steps<T, kFull>(acc, a, b);
+        } else {
+            int steps = here / kStepElements;
+            if (steps >= kFull / 2) multiply_steps<T, kFull / 2>(acc, a, b), steps -= kFull / 2;
 #pragma unroll 1
-        for (; steps > 0; --steps) multiply_steps<T, 1>(acc, a, b);
-        // The last 64 twice, the second time by zeros.
-        if (k % kStepElements != 0) {
-            a -= kAhead >> 4 << 16;
-            multiply_steps<T, 1>(acc, a, b);
+            for (; steps > 0; --steps) multiply_steps<T, 1>(acc, a, b);
+            // The last 64 twice, the second time by zeros.
+            if (k % kStepElements != 0) {
+                a -= kAhead >> 4 << 16;
+                multiply_steps<T, 1>(acc, a, b);
+            }
         }
         free_slot(place);
     }
-    // Row i of eight has its part of the sum in column i.
-    const bool mine = lane % 4 == g / 2;
-    float2 sum{g % 2 == 0 ? acc[0] : acc[1], g % 2 == 0 ? acc[2] : acc[3]};
-    if (!mine) sum = {};
+}
+// A warp w has the rows 2 w and 2 w + 1 of the tile; row i of eight of A has its part of their sums in column
+// i. Lanes from 8 j on get those of row 2 w + j (of the second part's accumulators, j - 2).
+__device__ __forceinline__ float add_up(const float (&acc)[4], const float (&second)[4]) {
+    const int lane = thread_index() % 32, g = lane % 8;
+    const auto part = [&](float even, float odd) {  // of row g: its lane has it in the one or the other
+        const float mine = lane / 4 % 2 == 0 ? even : odd;
+        return __shfl_sync(0xffffffffu, mine, 4 * g + g / 2);
+    };
+    const float parts[4] = {part(acc[0], acc[1]), part(acc[2], acc[3]), part(second[0], second[1]),
+                            part(second[2], second[3])};
+    float sum = lane < 8 ? parts[0] : lane < 16 ? parts[1] : lane < 24 ? parts[2] : parts[3];
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-        sum.x += __shfl_xor_sync(0xffffffffu, sum.x, step);
-        sum.y += __shfl_xor_sync(0xffffffffu, sum.y, step);
-    }
+    for (int step = 4; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     return sum;
 }
+
+// Sums of the team that does not store a tile's, for the one that does.
+struct DecodeSums {
+    float of[kDecodeTeams][kDecodeTeam][4];
+};
+inline constexpr int kSumsBarrier = 2;
 
 // Calls store(row, count, extra, sums) (of a gated matrix store(row, count, extra, gates, ups)) for each two
 // rows of the block, the second of which need not be there (count), by a whole warp. extra = early(row,
 // count) is asked for before the sums are known. x may be written when all threads have passed.
 template <StepRows kRows, class T, class Early, class Store>
-__device__ __forceinline__ void multiply_weights(const DecodeRing& ring, std::uint32_t& next, std::uint32_t x,
+__device__ __forceinline__ void multiply_weights(const DecodeRing& ring, std::uint32_t& next,
+                                                 DecodeSums& sums_of, std::uint32_t x,
                                                  const DecodeShare& in_shared, int k, Early early,
                                                  Store store) {
     const DecodeShare share = in_shared;
     // The same for a warp, and known to be: wgmma wants it.
     const int warp = __shfl_sync(0xffffffffu, thread_index() / 32, 0);
-    const int team = warp / kDecodeTeam, own = warp % kDecodeTeam * 2;
-    const auto chunks = static_cast<std::uint32_t>(DecodeChunks::count(k)), slots = chunks * kParts<kRows>;
+    const int team = warp / kDecodeTeam, of_team = warp % kDecodeTeam, lane = thread_index() % 32;
+    const auto chunks = static_cast<std::uint32_t>(DecodeChunks::count(k));
+    const bool alone = chunks * kParts<kRows> == 1;  // a tile's slot
 #pragma unroll 1
-    for (int tile = 0; tile < share.tiles; ++tile, next += slots) {
-        if (tile % kDecodeTeams != team) {
-            pass_slots(ring, next, slots);
+    for (int tile = 0; tile < share.tiles; ++tile) {
+        const int row = share.begin(tile) * kUnitRows<kRows> + 2 * of_team;
+        const int count = min(share.begin(tile + 1) * kUnitRows<kRows> - row, 2);
+        // Teams store by turns; the sums of one slot alone are its owner's.
+        const int stores = alone ? static_cast<int>(next) % kDecodeTeams : tile % kDecodeTeams;
+        if (alone && stores != team) {
+            next += chunks;
             continue;
         }
-        const int row = share.begin(tile) * kUnitRows<kRows> + own;
-        const int count = min(share.begin(tile + 1) * kUnitRows<kRows> - row, 2);
-        const auto extra = early(row, count);
-        const float2 sums = multiply_tile<T>(ring, next, x, k);
-        if constexpr (kRows == StepRows::gated) {
-            const float2 ups = multiply_tile<T>(ring, next + chunks, x, k);
+        const auto extra = early(row, stores == team ? count : 0);
+        float acc[4], second[4];
+        multiply_slots<T>(acc, ring, next, x, k, team);
+        next += chunks;
+        if constexpr (kParts<kRows> == 2) {
+            multiply_slots<T>(second, ring, next, x, k, team);
+            next += chunks;
+        }
+        float sum = add_up(acc, kParts<kRows> == 2 ? second : acc);
+        float* others = sums_of.of[stores][of_team];
+        if (stores != team) {
+            if (lane % 8 == 0) others[lane / 8] = sum;
+            named_barrier_arrive(kSumsBarrier + stores, kComputing);
+            continue;
+        }
+        if (!alone) {
+            named_barrier_sync(kSumsBarrier + stores, kComputing);
+            sum += others[lane / 8];
+        }
+        const auto of = [&](int j) { return __shfl_sync(0xffffffffu, sum, 8 * j); };
+        const float2 sums{of(0), of(1)};
+        if constexpr (kParts<kRows> == 2) {
+            const float2 ups{of(2), of(3)};
             if (count > 0) store(row, count, extra, sums, ups);
         } else {
             if (count > 0) store(row, count, extra, sums);

@@ -9,6 +9,7 @@ namespace gpk::kernels {
 // What the computing warps share beside the dynamic memory.
 struct DecodeStepStatic {
     Barrier barriers[2 * kDecodeStepMostSlots];
+    DecodeSums sums;
     float squares[kDecodeStepWarps];
     int waiting;  // for other blocks
     Candidate best[kDecodeStepWarps];
@@ -48,7 +49,7 @@ __device__ __forceinline__ void normalize(const DecodeRing ring, std::uint32_t n
         x[i] = {normal(four.x, w.x), normal(four.y, w.y)};
     }
     finish_x(x, count);
-    free_slot(place);
+    if (thread / 32 < kDecodeTeam) free_slot(place);
 }
 
 // Two rows, from 2 i on, of a vector, or zeros where there is none.
@@ -73,21 +74,32 @@ struct DecodeStepKernel {
     __device__ __forceinline__ void stream() {
         DecodeStream stream{ring, shared.waiting, static_cast<std::uint32_t>(p.in_flight),
                             static_cast<std::uint32_t>(p.in_flight_waiting)};
-        const auto of_norm = static_cast<std::uint32_t>(2 * p.hidden);
-        const int of_heads = p.heads * D;
 #pragma unroll 1
-        for (int i = 0; i < p.layer_count; ++i) {
-            const DecodeStepLayer& l = layers[i];
-            prefetch_cache(l, units[i]);
-            stream.vector(l.attention_norm, of_norm);
-            stream.weights<StepRows::pairs, T>(l.qkv, shared.qkv, 0, p.hidden);
-            stream.weights<StepRows::pairs, T>(l.out, shared.out, 0, of_heads);
-            stream.vector(l.mlp_norm, of_norm);
-            stream.weights<StepRows::gated, T>(l.gate_up, shared.gate_up, p.intermediate, p.hidden);
-            stream.weights<StepRows::pairs, T>(l.down, shared.down, 0, p.intermediate);
+        for (int i = 0; i <= p.layer_count; ++i) {
+            const bool ends = i == p.layer_count;
+            const DecodeStepLayer& l = layers[ends ? 0 : i];
+            if (!ends) prefetch_cache(l, units[i]);
+            // One copy of the code for all matrices: instructions have a cache, too.
+#pragma unroll 1
+            for (int part = 0; part < (ends ? 1 : 4); ++part) {
+                const DecodeShare* share = ends        ? &shared.head
+                                           : part == 0 ? &shared.qkv
+                                           : part == 1 ? &shared.out
+                                           : part == 2 ? &shared.gate_up
+                                                       : &shared.down;
+                const void* weights = ends        ? p.head
+                                      : part == 0 ? l.qkv
+                                      : part == 1 ? l.out
+                                      : part == 2 ? l.gate_up
+                                                  : l.down;
+                if (part % 2 == 0)
+                    stream.vector(ends ? p.final_norm : part == 0 ? l.attention_norm : l.mlp_norm, p.hidden);
+                stream.weights(weights, *share, ends ? 1 : 2, part == 2 ? 2 : 1, p.intermediate,
+                               part == 1   ? p.heads * D
+                               : part == 3 ? p.intermediate
+                                           : p.hidden);
+            }
         }
-        stream.vector(p.final_norm, of_norm);
-        stream.weights<StepRows::single, T>(p.head, shared.head, 0, p.hidden);
     }
     // Keys and values come to the L2 cache before they are asked for.
     __device__ __forceinline__ void prefetch_cache(const DecodeStepLayer& l, const DecodeUnit& unit) const {
@@ -113,7 +125,7 @@ struct DecodeStepKernel {
     __device__ __forceinline__ void multiply(const void* bias, const DecodeShare& share, int k, const T* to,
                                              std::int64_t words, std::uint32_t now) {
         multiply_weights<StepRows::pairs, T>(
-            ring, next, shared_address(x), share, k,
+            ring, next, shared.sums, shared_address(x), share, k,
             [&](int row, int count) { return pair_of(static_cast<const T*>(bias), row, count); },
             [&](int row, int, float2 extra, float2 sum) {
                 sum.x += extra.x, sum.y += extra.y;
@@ -157,7 +169,7 @@ struct DecodeStepKernel {
         norm(middle);
         const auto* bias = static_cast<const T*>(l.gate_up_bias);
         multiply_weights<StepRows::gated, T>(
-            ring, next, shared_address(x), shared.gate_up, p.hidden,
+            ring, next, shared.sums, shared_address(x), shared.gate_up, p.hidden,
             [&](int row, int count) {
                 const float2 gate = pair_of(bias, row, count);
                 const float2 up = pair_of(bias, p.intermediate + row, count);
@@ -179,7 +191,7 @@ struct DecodeStepKernel {
         norm(hidden);
         Candidate best{-INFINITY, INT32_MAX};
         multiply_weights<StepRows::single, T>(
-            ring, next, shared_address(x), shared.head, p.hidden, [](int, int) { return 0; },
+            ring, next, shared.sums, shared_address(x), shared.head, p.hidden, [](int, int) { return 0; },
             [&](int row, int count, int, float2 sum) {
                 const int lane = thread_index() % 32;
                 if (lane >= count) return;
@@ -224,7 +236,7 @@ __device__ __forceinline__ void decode_step(const DecodeStepParams& p) {
     if (position < 0) return;
     if (thread < p.slots) {
         barrier_init(shared.barriers[thread], 1);
-        barrier_init(shared.barriers[kDecodeStepMostSlots + thread], kDecodeStepWarps);
+        barrier_init(shared.barriers[kDecodeStepMostSlots + thread], kDecodeTeam);
         barrier_init_fence();
     }
     if (thread == 0) shared.waiting = 0;
@@ -264,7 +276,8 @@ __device__ __forceinline__ void decode_step(const DecodeStepParams& p) {
                                   position,
                                   token,
                                   epoch};
-    if (thread >= kComputing) return kernel.stream();
+    // Known to be the same for a warp, so that its loops have uniform registers, which copies want.
+    if (__shfl_sync(0xffffffffu, thread / 32, 0) == kDecodeStepWarps) return kernel.stream();
 #pragma unroll 1
     for (int i = 0; i < p.layer_count; ++i) kernel.compute_layer(i);
     kernel.choose();

@@ -96,7 +96,7 @@ inline constexpr int kDecodeStepRows = 8;
 inline constexpr int kDecodeStepPitch = 2 * DecodeChunks::kMost;
 inline constexpr int kDecodeStepSlotBytes = kDecodeStepRows * kDecodeStepPitch;
 static_assert(kDecodeStepSlotBytes >= 2 * kDecodeStepMostHidden);
-inline constexpr int kDecodeStepMostSlots = 16, kDecodeStepLeastSlots = 3;
+inline constexpr int kDecodeStepMostSlots = 16, kDecodeStepLeastSlots = 4;  // and even
 inline constexpr int kDecodeStepStaticBytes = 1024;  // of shared memory beside the dynamic one, at most
 
 GPK_HD DecodeExchange decode_exchange(const DecodeStepParams& p, int d, std::int64_t blocks) {
