@@ -75,9 +75,10 @@ inline constexpr int kComputing = 32 * kDecodeStepWarps;
 __device__ __forceinline__ void computing_sync() { named_barrier_sync(1, kComputing); }
 
 // The payloads of 2 * pairs words, to shared memory; each thread has the places thread, thread + kComputing,
-// ...
+// ... and is shown what it puts there.
+template <class Show>
 __device__ __forceinline__ void receive_vector(uint2* to, const std::uint64_t* from, int pairs,
-                                               std::uint32_t epoch) {
+                                               std::uint32_t epoch, Show show) {
     constexpr int kMost = 4;
     // One lane of a warp asks until there is something, and not all the time: askers delay the words.
     if (thread_index() % 32 == 0 && thread_index() < pairs) {
@@ -96,7 +97,9 @@ __device__ __forceinline__ void receive_vector(uint2* to, const std::uint64_t* f
             const int index = base + i * kComputing;
             if (index >= pairs) break;
             while (!words[i].of(epoch)) words[i] = peek_two(from + 2 * index);
-            to[index] = words[i].payload();
+            const uint2 payload = words[i].payload();
+            to[index] = payload;
+            show(payload);
         }
     }
 }

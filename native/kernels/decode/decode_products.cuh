@@ -172,7 +172,6 @@ __device__ __forceinline__ std::uint32_t step_matrix(std::uint32_t address) {
 template <class T, int kSteps>
 __device__ __forceinline__ void multiply_steps(float (&acc)[4], std::uint32_t& a, std::uint32_t& b) {
     constexpr std::uint64_t kRows = std::uint64_t{kDecodeStepPitch >> 4} << 32;
-    wgmma_hold(acc);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
@@ -180,37 +179,37 @@ __device__ __forceinline__ void multiply_steps(float (&acc)[4], std::uint32_t& a
         a += kStepBytes >> 4, b += kStepBytes >> 4;
     }
     wgmma_commit();
-    wgmma_wait<0>();
-    wgmma_hold(acc);
 }
 
-// Of the slots from number `next` on, which hold rows of k elements, a team's: the sums of their products
-// with x, all k elements and 64 zeros behind them where k is no whole 128.
+// Of the slots from number `next` on, which hold rows of k elements, a team's: to acc the sums of their
+// products with x, all k elements and 64 zeros behind them where k is no whole 128.
 template <class T>
 __device__ __forceinline__ void multiply_slots(float (&acc)[4], const DecodeRing ring, std::uint32_t next,
                                                std::uint32_t x, int k, int team) {
     constexpr int kFull = DecodeChunks::kMost / kStepElements;
     const int first = static_cast<int>(next + static_cast<std::uint32_t>(team)) % kDecodeTeams;
-#pragma unroll
-    for (float& each : acc) each = 0;
+    const int full = k / DecodeChunks::kMost;
 #pragma unroll 1
-    for (int chunk = first; chunk < DecodeChunks::count(k); chunk += kDecodeTeams) {
+    for (int chunk = first; chunk < full; chunk += kDecodeTeams) {
         const DecodeRing::Place place = full_slot(ring, next + static_cast<std::uint32_t>(chunk));
         std::uint32_t a = step_matrix(place.slot), b = step_matrix(x + 2 * DecodeChunks::kMost * chunk);
-        const int here = k - chunk * DecodeChunks::kMost;
-        if (here >= DecodeChunks::kMost) {
-            multiply_steps<T, kFull>(acc, a, b);
-        } else {
-            int steps = here / kStepElements;
-            if (steps >= kFull / 2) multiply_steps<T, kFull / 2>(acc, a, b), steps -= kFull / 2;
+        multiply_steps<T, kFull>(acc, a, b);
+        wgmma_wait<0>();
+        free_slot(place);
+    }
+    if (k % DecodeChunks::kMost != 0 && full % kDecodeTeams == first) {
+        const DecodeRing::Place place = full_slot(ring, next + static_cast<std::uint32_t>(full));
+        std::uint32_t a = step_matrix(place.slot), b = step_matrix(x + 2 * DecodeChunks::kMost * full);
+        int steps = k % DecodeChunks::kMost / kStepElements;
+        if (steps >= kFull / 2) multiply_steps<T, kFull / 2>(acc, a, b), steps -= kFull / 2;
 #pragma unroll 1
-            for (; steps > 0; --steps) multiply_steps<T, 1>(acc, a, b);
-            // The last 64 twice, the second time by zeros.
-            if (k % kStepElements != 0) {
-                a -= kAhead >> 4 << 16;
-                multiply_steps<T, 1>(acc, a, b);
-            }
+        for (; steps > 0; --steps) multiply_steps<T, 1>(acc, a, b);
+        // The last 64 twice, the second time by zeros.
+        if (k % kStepElements != 0) {
+            a -= kAhead >> 4 << 16;
+            multiply_steps<T, 1>(acc, a, b);
         }
+        wgmma_wait<0>();
         free_slot(place);
     }
 }
@@ -261,13 +260,17 @@ __device__ __forceinline__ void multiply_weights(const DecodeRing& ring, std::ui
             continue;
         }
         const auto extra = early(row, stores == team ? count : 0);
-        float acc[4], second[4];
+        float acc[4] = {}, second[4] = {};
+        wgmma_hold(acc);
+        wgmma_hold(second);
         multiply_slots<T>(acc, ring, next, x, k, team);
         next += chunks;
         if constexpr (kParts<kRows> == 2) {
             multiply_slots<T>(second, ring, next, x, k, team);
             next += chunks;
         }
+        wgmma_hold(acc);
+        wgmma_hold(second);
         float sum = add_up(acc, kParts<kRows> == 2 ? second : acc);
         float* others = sums_of.of[stores][of_team];
         if (stores != team) {

@@ -17,19 +17,19 @@ struct DecodeStepStatic {
 };
 static_assert(sizeof(DecodeStepStatic) <= kDecodeStepStaticBytes);
 
+template <class T>
+__device__ __forceinline__ float add_squares(float sum, uint2 four) {
+    const float2 a = unpack_two<T>(four.x), b = unpack_two<T>(four.y);
+    return fmaf(b.y, b.y, fmaf(b.x, b.x, fmaf(a.y, a.y, fmaf(a.x, a.x, sum))));
+}
+
 // x = rms_norm(hidden) * weight, which is the ring's slot `number`. Each thread has written its own part of
-// `hidden`, as receive_vector() does.
+// `hidden`, as receive_vector() does, and has the sum of its squares.
 template <class T>
 __device__ __forceinline__ void normalize(const DecodeRing ring, std::uint32_t number,
-                                          DecodeStepStatic& shared, const uint2* hidden, uint2* x, int count,
-                                          float eps) {
+                                          DecodeStepStatic& shared, const uint2* hidden, float squares,
+                                          uint2* x, int count, float eps) {
     const int thread = thread_index(), fours = count / 4;
-    float squares = 0;
-#pragma unroll 2
-    for (int i = thread; i < fours; i += kComputing) {
-        const float2 a = unpack_two<T>(hidden[i].x), b = unpack_two<T>(hidden[i].y);
-        squares = fmaf(b.y, b.y, fmaf(b.x, b.x, fmaf(a.y, a.y, fmaf(a.x, a.x, squares))));
-    }
     squares = warp_reduce(squares, [](float a, float b) { return a + b; });
     if (thread % 32 == 0) shared.squares[thread / 32] = squares;
     const DecodeRing::Place place = ring.at(number);
@@ -110,14 +110,18 @@ struct DecodeStepKernel {
         bulk_prefetch(static_cast<const T*>(l.values) + begin, bytes);
     }
 
-    __device__ __forceinline__ void receive(T* to, std::int64_t from, int count, std::uint32_t now) {
+    // The sum of the squares of what the thread put there.
+    __device__ __forceinline__ float receive(T* to, std::int64_t from, int count, std::uint32_t now) {
+        float squares = 0;
         if (thread_index() == 0) shared.waiting = 1;
-        receive_vector(reinterpret_cast<uint2*>(to), opaque_pointer(p.exchange) + from, count / 4, now);
+        receive_vector(reinterpret_cast<uint2*>(to), opaque_pointer(p.exchange) + from, count / 4, now,
+                       [&](uint2 four) { squares = add_squares<T>(squares, four); });
         if (thread_index() == 0) shared.waiting = 0;
+        return squares;
     }
-    __device__ __forceinline__ void norm(const T* from) {
-        normalize<T>(ring, next, shared, reinterpret_cast<const uint2*>(from), reinterpret_cast<uint2*>(x),
-                     p.hidden, p.norm_eps);
+    __device__ __forceinline__ void norm(const T* from, float squares) {
+        normalize<T>(ring, next, shared, reinterpret_cast<const uint2*>(from), squares,
+                     reinterpret_cast<uint2*>(x), p.hidden, p.norm_eps);
         ++next;
     }
 
@@ -146,16 +150,19 @@ struct DecodeStepKernel {
         const DecodeStepLayer& l = layers[i];
         const std::uint32_t now = epoch + 1 + static_cast<std::uint32_t>(i);
         const int of_heads = p.heads * D;
+        float squares = 0;
         if (i == 0) {
             const auto* row = reinterpret_cast<const uint2*>(static_cast<const T*>(p.embedding) +
                                                              std::int64_t{token} * p.hidden);
-            for (int j = thread_index(); j < p.hidden / 4; j += kComputing)
-                reinterpret_cast<uint2*>(hidden)[j] =
-                    token < static_cast<std::uint32_t>(p.vocab) ? row[j] : uint2{};
+            for (int j = thread_index(); j < p.hidden / 4; j += kComputing) {
+                const uint2 four = token < static_cast<std::uint32_t>(p.vocab) ? row[j] : uint2{};
+                reinterpret_cast<uint2*>(hidden)[j] = four;
+                squares = add_squares<T>(squares, four);
+            }
         } else if (shared.qkv.count > 0 || shared.out.count > 0) {
-            receive(hidden, p.at.hidden, p.hidden, now - 1);
+            squares = receive(hidden, p.at.hidden, p.hidden, now - 1);
         }
-        norm(hidden);
+        norm(hidden, squares);
         multiply(l.qkv_bias, shared.qkv, p.hidden, nullptr, p.at.qkv, now);
 
         decode_attend<T, D>(p, l, units[i], *reinterpret_cast<DecodeScratch<T, D>*>(x), angles, position,
@@ -165,8 +172,9 @@ struct DecodeStepKernel {
         multiply(l.out_bias, shared.out, of_heads, hidden, p.at.residual, now);
 
         T* middle = hidden + p.hidden;
-        if (shared.gate_up.count > 0 || shared.down.count > 0) receive(middle, p.at.residual, p.hidden, now);
-        norm(middle);
+        if (shared.gate_up.count > 0 || shared.down.count > 0)
+            squares = receive(middle, p.at.residual, p.hidden, now);
+        norm(middle, squares);
         const auto* bias = static_cast<const T*>(l.gate_up_bias);
         multiply_weights<StepRows::gated, T>(
             ring, next, shared.sums, shared_address(x), shared.gate_up, p.hidden,
@@ -187,8 +195,7 @@ struct DecodeStepKernel {
 
     __device__ __forceinline__ void choose() {
         const std::uint32_t now = epoch + 1 + static_cast<std::uint32_t>(p.layer_count);
-        receive(hidden, p.at.hidden, p.hidden, now - 1);
-        norm(hidden);
+        norm(hidden, receive(hidden, p.at.hidden, p.hidden, now - 1));
         Candidate best{-INFINITY, INT32_MAX};
         multiply_weights<StepRows::single, T>(
             ring, next, shared.sums, shared_address(x), shared.head, p.hidden, [](int, int) { return 0; },
