@@ -134,6 +134,17 @@ TEST_P(DecodeStepTest, ManyQueryHeads) {
     compare(many, dtype(), 6, 5);
 }
 
+// Rows of two and three slots, the last of which are not whole, and every width of a last piece.
+TEST_P(DecodeStepTest, RowsOfSeveralSlots) {
+    ModelConfig wide = config();
+    wide.hidden_size = 1152;
+    wide.intermediate_size = 2048 + 704;
+    wide.num_heads = 18;
+    wide.num_layers = 1;
+    wide.layers.resize(1);
+    compare(wide, dtype(), 3, 3);
+}
+
 // Keys spread over several blocks, their number going up from one step to the next.
 TEST_P(DecodeStepTest, LongTexts) {
     const bool simulated = test_device().info().sm == 0;  // takes its time, and does not spread them
