@@ -9,13 +9,18 @@ namespace {
 bool serves(const ModelWeights& weights) {
     const ModelConfig& c = weights.config;
     const Architecture& a = *c.architecture;
-    const auto plain = [](const Linear& linear) { return linear.codes.empty() && linear.weight.defined(); };
+    // Codes in one format; which ones, and that all of a model's matrices are alike, ops::DecodeStep asks
+    // for.
+    const auto whole = [](const Linear& linear) {
+        return linear.codes.empty() ? linear.weight.defined() : linear.codes.size() == 1;
+    };
     return a.norm == NormKind::rms && a.gated && !a.post_norms && !a.scaled_embedding &&
            !a.learned_positions && c.ropes.size() == 1 && c.attention_soft_cap == 0 &&
-           c.logits_soft_cap == 0 && plain(weights.lm_head) && !weights.lm_head.bias.defined() &&
+           c.logits_soft_cap == 0 && weights.embedding.defined() && whole(weights.lm_head) &&
+           !weights.lm_head.bias.defined() &&
            std::all_of(weights.layers.begin(), weights.layers.end(), [&](const ModelLayer& layer) {
-               return !layer.experts.router.defined() && plain(layer.qkv) && plain(layer.out) &&
-                      plain(layer.gate_up) && plain(layer.down);
+               return !layer.experts.router.defined() && whole(layer.qkv) && whole(layer.out) &&
+                      whole(layer.gate_up) && whole(layer.down);
            });
 }
 
@@ -28,6 +33,11 @@ GluOp glu_of(Activation activation) {
     return GluOp::geglu_tanh;
 }
 
+std::optional<ops::QuantizedWeight> codes_of(const Linear& linear) {
+    if (linear.codes.empty()) return std::nullopt;
+    return linear.codes[0];
+}
+
 }  // namespace
 
 std::unique_ptr<ops::DecodeStep> whole_step(const ModelWeights& weights, const std::vector<Array>& keys,
@@ -38,6 +48,7 @@ std::unique_ptr<ops::DecodeStep> whole_step(const ModelWeights& weights, const s
     model.embedding = weights.embedding;
     model.final_norm = weights.final_norm.weight;
     model.head = weights.lm_head.weight;
+    model.head_codes = codes_of(weights.lm_head);
     for (std::size_t i = 0; i < weights.layers.size(); ++i) {
         const ModelLayer& layer = weights.layers[i];
         const std::int64_t window = c.layers[i].window;
@@ -55,6 +66,10 @@ std::unique_ptr<ops::DecodeStep> whole_step(const ModelWeights& weights, const s
                                 .down_bias = layer.down.bias,
                                 .keys = keys[i],
                                 .values = values[i],
+                                .qkv_codes = codes_of(layer.qkv),
+                                .out_codes = codes_of(layer.out),
+                                .gate_up_codes = codes_of(layer.gate_up),
+                                .down_codes = codes_of(layer.down),
                                 .left = window > 0 ? window - 1 : std::int64_t{INT32_MAX}});
     }
     model.inv_freq = rope->inv_freq;

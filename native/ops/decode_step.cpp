@@ -1,6 +1,7 @@
 #include "ops/decode_step.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "ops/launch.hpp"
@@ -12,12 +13,27 @@ namespace gpk::ops {
 namespace {
 
 using kernels::DecodeChunks;
+using kernels::DecodeCodes;
+using kernels::DecodeLayerCodes;
 using kernels::DecodeStepLayer;
 using kernels::DecodeStepParams;
 
 constexpr std::int64_t kUnit = DecodeChunks::kUnit;
 constexpr int kInFlightWaiting = 2;
 constexpr std::int64_t kMostHeads = 512, kMostSplits = 32;
+
+// A layer's matrices where they are quantised.
+struct CodesField {
+    std::optional<QuantizedWeight> DecodeStepArrays::* codes;
+    const void* DecodeStepLayer::* address;
+    kernels::DecodePart part;
+};
+constexpr CodesField kCodes[] = {
+    {&DecodeStepArrays::qkv_codes, &DecodeStepLayer::qkv, kernels::DecodePart::qkv},
+    {&DecodeStepArrays::out_codes, &DecodeStepLayer::out, kernels::DecodePart::out},
+    {&DecodeStepArrays::gate_up_codes, &DecodeStepLayer::gate_up, kernels::DecodePart::gate_up},
+    {&DecodeStepArrays::down_codes, &DecodeStepLayer::down, kernels::DecodePart::down},
+};
 
 // Arrays of a layer and where the kernel has their addresses.
 struct LayerField {
@@ -44,32 +60,69 @@ bool has_shape(const Array& array, const Dims& shape, DType dtype) {
            aligned16(array);
 }
 
+bool has_codes(const std::optional<QuantizedWeight>& w, std::int64_t n, std::int64_t k) {
+    return w && (w->format == QuantFormat::int8 || w->format == QuantFormat::int4) && w->n == n &&
+           w->k == k && !w->columns.defined();
+}
+
+bool is_quantized(const DecodeStepModel& m) { return !m.layers.empty() && m.layers[0].qkv_codes.has_value(); }
+
+// The kernel for all codes of the model.
+std::optional<kernels::DecodeForm> form_of(const DecodeStepModel& m) {
+    using kernels::DecodeForm;
+    if (!is_quantized(m)) return std::nullopt;
+    const auto is = [](const std::optional<QuantizedWeight>& w, QuantFormat format, std::int64_t group) {
+        return w && w->format == format && w->group == group && !w->offsets.defined();
+    };
+    if (m.head_codes && !is(m.head_codes, QuantFormat::int8, 0)) return DecodeForm::any;
+    const auto all = [&](QuantFormat format, std::int64_t group) {
+        return std::all_of(m.layers.begin(), m.layers.end(), [&](const DecodeStepArrays& layer) {
+            return std::all_of(std::begin(kCodes), std::end(kCodes), [&](const CodesField& field) {
+                return is(layer.*field.codes, format, group);
+            });
+        });
+    };
+    return all(QuantFormat::int8, 0)     ? DecodeForm::int8
+           : all(QuantFormat::int4, 128) ? DecodeForm::int4_128
+                                         : DecodeForm::any;
+}
+
 bool serves_layer(const DecodeStepModel& m, const DecodeStepArrays& layer) {
     const DType dtype = m.embedding.dtype();
     const std::int64_t hidden = m.embedding.shape()[1], d = m.head_dim, of_heads = m.heads * d;
     const std::int64_t qkv = of_heads + 2 * m.kv_heads * d;
     const auto has = [&](const Array& array, const Dims& shape) { return has_shape(array, shape, dtype); };
     const auto may = [&](const Array& array, std::int64_t n) { return !array.defined() || has(array, {n}); };
-    return has(layer.attention_norm, {hidden}) && has(layer.qkv, {qkv, hidden}) && may(layer.qkv_bias, qkv) &&
-           may(layer.q_norm, d) && may(layer.k_norm, d) && has(layer.out, {hidden, of_heads}) &&
-           may(layer.out_bias, hidden) && has(layer.mlp_norm, {hidden}) &&
-           has(layer.gate_up, {2 * m.intermediate, hidden}) && may(layer.gate_bias, 2 * m.intermediate) &&
-           has(layer.down, {hidden, m.intermediate}) && may(layer.down_bias, hidden) &&
+    const bool quantized = is_quantized(m);
+    const auto matrix = [&](const Array& array, const std::optional<QuantizedWeight>& codes, std::int64_t n,
+                            std::int64_t k) {
+        return quantized ? has_codes(codes, n, k) : !codes && has(array, {n, k});
+    };
+    return has(layer.attention_norm, {hidden}) && matrix(layer.qkv, layer.qkv_codes, qkv, hidden) &&
+           may(layer.qkv_bias, qkv) && may(layer.q_norm, d) && may(layer.k_norm, d) &&
+           matrix(layer.out, layer.out_codes, hidden, of_heads) && may(layer.out_bias, hidden) &&
+           has(layer.mlp_norm, {hidden}) &&
+           matrix(layer.gate_up, layer.gate_up_codes, 2 * m.intermediate, hidden) &&
+           may(layer.gate_bias, 2 * m.intermediate) &&
+           matrix(layer.down, layer.down_codes, hidden, m.intermediate) && may(layer.down_bias, hidden) &&
            has(layer.keys, {m.kv_heads, layer.keys.shape()[1], d}) && has(layer.values, layer.keys.shape()) &&
            layer.left >= 0;
 }
 
+std::int64_t slot_bytes(const DecodeStepParams& p) {
+    return p.codes != nullptr ? kernels::kDecodeCodesSlotBytes : kernels::kDecodeStepSlotBytes;
+}
+
 std::int64_t slots_of(const Device& device, const DecodeStepParams& p) {
     const auto all = static_cast<std::int64_t>(device.info().shared_bytes_per_block);
-    return std::min<std::int64_t>(
-        (all - kernels::kDecodeStepStaticBytes - p.parts.bytes) / kernels::kDecodeStepSlotBytes,
-        kernels::kDecodeStepMostSlots);
+    return std::min<std::int64_t>((all - kernels::kDecodeStepStaticBytes - p.parts.bytes) / slot_bytes(p),
+                                  kernels::kDecodeStepMostSlots);
 }
 
 bool serves(const DecodeStepModel& m) {
     const Array& e = m.embedding;
     if (!e.defined() || e.rank() != 2 || m.layers.empty()) return false;
-    const Kernel* kernel = kernels::decode_step(e.dtype(), m.head_dim);
+    const Kernel* kernel = kernels::decode_step(e.dtype(), m.head_dim, form_of(m));
     if (kernel == nullptr || !runs_sm90(*kernel, e.device().info().sm)) return false;
     const std::int64_t vocab = e.shape()[0], hidden = e.shape()[1];
     constexpr std::int64_t kMostIntermediate = 1 << 16;
@@ -79,7 +132,9 @@ bool serves(const DecodeStepModel& m) {
                        m.heads > 0 && m.heads <= kMostHeads && m.num_tokens > 0 && m.num_tokens <= vocab &&
                        vocab <= INT32_MAX;
     if (!sizes || !has_shape(e, {vocab, hidden}, e.dtype()) ||
-        !has_shape(m.head, {vocab, hidden}, e.dtype()) || !has_shape(m.final_norm, {hidden}, e.dtype()) ||
+        !(m.head_codes ? is_quantized(m) && has_codes(m.head_codes, vocab, hidden)
+                       : has_shape(m.head, {vocab, hidden}, e.dtype())) ||
+        !has_shape(m.final_norm, {hidden}, e.dtype()) ||
         !has_shape(m.inv_freq, {m.head_dim / 2}, DType::float32)) {
         return false;
     }
@@ -101,12 +156,11 @@ std::unique_ptr<DecodeStep> DecodeStep::make(DecodeStepModel model) {
 DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params_() {
     const DecodeStepModel& m = model_;
     Device& device = m.embedding.device();
-    kernel_ = kernels::decode_step(m.embedding.dtype(), m.head_dim);
+    kernel_ = kernels::decode_step(m.embedding.dtype(), m.head_dim, form_of(m));
     const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
     DecodeStepParams& p = params_;
     p.embedding = m.embedding.as<const void>();
     p.final_norm = m.final_norm.as<const void>();
-    p.head = m.head.as<const void>();
     p.rope = {m.inv_freq.as<const float>(), narrow(m.head_dim / 2), static_cast<float>(m.rope_factor)};
     p.layer_count = narrow(std::ssize(m.layers));
     p.hidden = narrow(m.embedding.shape()[1]);
@@ -119,31 +173,61 @@ DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params
     p.norm_eps = static_cast<float>(m.norm_eps);
     p.scale = static_cast<float>(m.scale);
     p.glu = m.glu;
-    p.parts = kernels::decode_step_shared(p, static_cast<int>(m.head_dim));
-    p.slots = narrow(slots_of(device, p) / 2 * 2);
-    p.in_flight = p.slots;
-    p.in_flight_waiting = std::min(p.in_flight, kInFlightWaiting);
 
     std::vector<DecodeStepLayer> table;
-    reads_ = {&m.embedding, &m.final_norm, &m.head, &m.inv_freq, &layers_};
-    bytes_ = static_cast<double>(m.head.nbytes());
+    std::vector<DecodeLayerCodes> codes;
+    reads_ = {&m.embedding, &m.final_norm, &m.inv_freq, &layers_};
+    const auto read = [&](const Array& array) {
+        if (!array.defined()) return;
+        reads_.push_back(&array);
+        bytes_ += static_cast<double>(array.nbytes());
+    };
+    p.least_group = kernels::kDecodeCodesBlock;
+    const auto read_codes = [&](const QuantizedWeight& w) {
+        for (const Array* array : {&w.data, &w.scales, &w.offsets}) read(*array);
+        if (w.group != 0) p.least_group = std::min(p.least_group, narrow(w.group));
+        return DecodeCodes::of(w.layout());
+    };
+    p.head_codes = m.head_codes ? read_codes(*m.head_codes) : DecodeCodes::none();
+    p.head = (m.head_codes ? m.head_codes->data : m.head).as<const void>();
+    if (!m.head_codes) read(m.head);
     for (const DecodeStepArrays& layer : m.layers) {
         DecodeStepLayer& row = table.emplace_back();
         for (const LayerField& field : kFields) {
             const Array& array = layer.*field.array;
             if (!array.defined()) continue;
             row.*field.address = array.as<const void>();
-            reads_.push_back(&array);
-            bytes_ += static_cast<double>(array.nbytes());
+            read(array);
+        }
+        if (is_quantized(m)) {
+            DecodeLayerCodes& how = codes.emplace_back();
+            for (const CodesField& field : kCodes) {
+                how.of[static_cast<int>(field.part)] = read_codes(*(layer.*field.codes));
+                row.*field.address = (layer.*field.codes)->data.as<const void>();
+            }
         }
         row.keys = layer.keys.as<void>();
         row.values = layer.values.as<void>();
         row.left = layer.left;
     }
-    const auto bytes = static_cast<std::int64_t>(table.size() * sizeof(DecodeStepLayer));
-    layers_ = Array::empty(device, {bytes}, DType::uint8);
-    layers_.copy_from_host(table.data());
-    p.layers = reinterpret_cast<const DecodeStepLayer*>(layers_.as<const void>());
+    // Both tables in one array.
+    const std::size_t table_bytes = table.size() * sizeof(DecodeStepLayer);
+    std::vector<unsigned char> bytes(table_bytes + codes.size() * sizeof(DecodeLayerCodes));
+    std::memcpy(bytes.data(), table.data(), table_bytes);
+    if (!codes.empty()) std::memcpy(bytes.data() + table_bytes, codes.data(), bytes.size() - table_bytes);
+    layers_ = Array::empty(device, {std::ssize(bytes)}, DType::uint8);
+    layers_.copy_from_host(bytes.data());
+    const auto* tables = layers_.as<const unsigned char>();
+    p.layers = reinterpret_cast<const DecodeStepLayer*>(tables);
+    if (!codes.empty()) p.codes = reinterpret_cast<const DecodeLayerCodes*>(tables + table_bytes);
+
+    p.parts = kernels::decode_step_shared(p, static_cast<int>(m.head_dim));
+    p.slots = narrow(slots_of(device, p));
+    // Teams that multiply numbers want an even number; the warps that multiply codes all see every slot.
+    if (p.codes == nullptr || !m.head_codes) p.slots = p.slots / 2 * 2;
+    if (p.slots < kernels::kDecodeStepLeastSlots) return;  // make() gives none
+    p.in_flight = p.slots;
+    p.in_flight_waiting = std::min(p.in_flight, kInFlightWaiting);
 }
 
 DecodeStep::State DecodeStep::state(int blocks) {
@@ -187,7 +271,7 @@ void DecodeStep::run(const Array& token, const Array& position, const Array& log
     p.chooses = choose;
     p.log = log;
     p.log_size = log != nullptr ? log_size : 0;
-    const std::int64_t shared = std::int64_t{p.slots} * kernels::kDecodeStepSlotBytes + p.parts.bytes;
+    const std::int64_t shared = p.slots * slot_bytes(p) + p.parts.bytes;
     const LaunchConfig config{.grid = {static_cast<std::uint32_t>(blocks)},
                               .block = {kernels::kDecodeStepThreads},
                               .shared_bytes = static_cast<std::uint32_t>(shared),

@@ -5,28 +5,33 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "array/array.hpp"
 #include "kernels/decode/decode_step.hpp"
+#include "ops/quantize.hpp"
 
 namespace gpk::ops {
 
 // Matrices are [out, in]. What a layer lacks is not defined.
 struct DecodeStepArrays {
-    Array attention_norm;           // [hidden]
-    Array qkv, qkv_bias;            // the rows of q, then k, then v
-    Array q_norm, k_norm;           // [d]
-    Array out, out_bias;            // [hidden, heads * d]
-    Array mlp_norm;                 // [hidden]
-    Array gate_up, gate_bias;       // the rows of gate, then up: [2 intermediate, hidden]
-    Array down, down_bias;          // [hidden, intermediate]
-    Array keys, values;             // [kv_heads, capacity, d], written
+    Array attention_norm;      // [hidden]
+    Array qkv, qkv_bias;       // the rows of q, then k, then v
+    Array q_norm, k_norm;      // [d]
+    Array out, out_bias;       // [hidden, heads * d]
+    Array mlp_norm;            // [hidden]
+    Array gate_up, gate_bias;  // the rows of gate, then up: [2 intermediate, hidden]
+    Array down, down_bias;     // [hidden, intermediate]
+    Array keys, values;        // [kv_heads, capacity, d], written
+    // Instead of the matrices, where they are quantised: all four.
+    std::optional<QuantizedWeight> qkv_codes, out_codes, gate_up_codes, down_codes;
     std::int64_t left = INT32_MAX;  // keys before its own that a query sees
 };
 
 struct DecodeStepModel {
-    Array embedding, final_norm, head;  // [vocab, hidden], [hidden], [vocab, hidden]
+    Array embedding, final_norm, head;          // [vocab, hidden], [hidden], [vocab, hidden]
+    std::optional<QuantizedWeight> head_codes;  // instead of the head, where the layers are quantised, too
     std::vector<DecodeStepArrays> layers;
     Array inv_freq;  // float32 [d / 2]: the rotation, and what its cosines and sines are multiplied by
     double rope_factor = 1;
@@ -40,7 +45,8 @@ struct DecodeStepModel {
 class DecodeStep {
    public:
     // Null where no kernel serves the model on its device: it wants float16 or bfloat16 without gaps, heads
-    // of 64 or 128 elements that turn as a whole, sizes in whole 32 and SM 90 (or the simulated device).
+    // of 64 or 128 elements that turn as a whole, sizes in whole 64 and SM 90 (or the simulated device).
+    // Of quantised matrices it takes int8 and int4, in their own order along k.
     static std::unique_ptr<DecodeStep> make(DecodeStepModel model);
 
     // The token [1] at the position [1] (int32, in device memory) goes into the cache; logits float32

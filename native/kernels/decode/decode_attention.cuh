@@ -134,6 +134,16 @@ struct DecodeAttention {
             }
         }
     }
+    // Registers that only some paths write are taken all through the layer: multiplying would spill.
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+#pragma unroll
+            for (auto& piece : key[s]) piece[0] = piece[1] = uint4{};
+#pragma unroll
+            for (auto& piece : value[s]) piece[0] = piece[1] = piece[2] = piece[3] = uint4{};
+        }
+    }
     // The newest key and value are not in the cache yet, or only just; nor must what lies in their place be
     // read for those past the end: a weight of zero makes no zero of a NaN.
     __device__ __forceinline__ void take_newest(int first, int newest, const DecodeScratch<T, D>& scratch) {
@@ -291,7 +301,11 @@ __device__ __forceinline__ void decode_attend(const DecodeStepParams& p, const D
         attention.last = end - 1;
         constexpr int kStep = 16 * DecodeAttention<T, D>::kSteps;
         int first = begin + warp * kStep;
-        if (first < end) attention.load(first);
+        if (first < end) {
+            attention.load(first);
+        } else {
+            attention.clear();
+        }
 
         DecodeHead<T, D> head;
         if (warp < heads) {

@@ -74,11 +74,12 @@ __device__ __forceinline__ uint2 receive_two(const std::uint64_t* from, std::uin
 inline constexpr int kComputing = 32 * kDecodeStepWarps;
 __device__ __forceinline__ void computing_sync() { named_barrier_sync(1, kComputing); }
 
-// The payloads of 2 * pairs words, to shared memory; each thread has the places thread, thread + kComputing,
-// ... and is shown what it puts there.
-template <class Show>
-__device__ __forceinline__ void receive_vector(uint2* to, const std::uint64_t* from, int pairs,
-                                               std::uint32_t epoch, Show show) {
+// put(i, payloads of words 2 i and 2 i + 1) for all i below `pairs`, and of zeros up to `padded` - 1; each
+// thread has the places thread, thread + kComputing, ... `padded`: pairs, or where put is for whole warps
+// pairs rounded up to these.
+template <class Put>
+__device__ __forceinline__ void receive_each(const std::uint64_t* from, int pairs, int padded,
+                                             std::uint32_t epoch, Put put) {
     constexpr int kMost = 4;
     // One lane of a warp asks until there is something, and not all the time: askers delay the words.
     if (thread_index() % 32 == 0 && thread_index() < pairs) {
@@ -86,7 +87,7 @@ __device__ __forceinline__ void receive_vector(uint2* to, const std::uint64_t* f
     }
     __syncwarp();
 #pragma unroll 1
-    for (int base = thread_index(); base < pairs; base += kMost * kComputing) {
+    for (int base = thread_index(); base < padded; base += kMost * kComputing) {
         TwoWords words[kMost];
 #pragma unroll
         for (int i = 0; i < kMost; ++i) {
@@ -95,13 +96,24 @@ __device__ __forceinline__ void receive_vector(uint2* to, const std::uint64_t* f
 #pragma unroll
         for (int i = 0; i < kMost; ++i) {
             const int index = base + i * kComputing;
-            if (index >= pairs) break;
-            while (!words[i].of(epoch)) words[i] = peek_two(from + 2 * index);
-            const uint2 payload = words[i].payload();
-            to[index] = payload;
-            show(payload);
+            if (index >= padded) break;
+            uint2 payload{};
+            if (index < pairs) {
+                while (!words[i].of(epoch)) words[i] = peek_two(from + 2 * index);
+                payload = words[i].payload();
+            }
+            put(index, payload);
         }
     }
+}
+// To shared memory, and shown.
+template <class Show>
+__device__ __forceinline__ void receive_vector(uint2* to, const std::uint64_t* from, int pairs,
+                                               std::uint32_t epoch, Show show) {
+    receive_each(from, pairs, pairs, epoch, [&](int i, uint2 payload) {
+        to[i] = payload;
+        show(payload);
+    });
 }
 
 }  // namespace gpk::kernels

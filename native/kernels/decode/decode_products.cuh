@@ -20,16 +20,23 @@ namespace gpk::kernels {
 // Slots are numbered from the launch's first on. Barriers: of slots that are full, then of those that are
 // empty.
 struct DecodeRing {
-    std::uint32_t first_slot, first_barrier, slots, inverse;
+    std::uint32_t first_slot, first_barrier, slots, slot_bytes, arrivals, inverse;
     static constexpr std::uint32_t kEmpty = 8 * kDecodeStepMostSlots;
     struct Place {
         std::uint32_t slot, barrier, parity;
     };
-    __device__ __forceinline__ DecodeRing(std::uint32_t slots_at, std::uint32_t barriers, std::uint32_t slots)
-        : first_slot(slots_at), first_barrier(barriers), slots(slots), inverse(0xffffffffu / slots + 1) {}
+    // arrivals: that say that a slot is empty.
+    __device__ __forceinline__ DecodeRing(std::uint32_t slots_at, std::uint32_t barriers, std::uint32_t slots,
+                                          std::uint32_t slot_bytes, std::uint32_t arrivals)
+        : first_slot(slots_at),
+          first_barrier(barriers),
+          slots(slots),
+          slot_bytes(slot_bytes),
+          arrivals(arrivals),
+          inverse(0xffffffffu / slots + 1) {}
     __device__ __forceinline__ Place at(std::uint32_t number) const {
         const std::uint32_t round = __umulhi(number, inverse), index = number - round * slots;
-        return {first_slot + index * kDecodeStepSlotBytes, first_barrier + 8 * index, round & 1};
+        return {first_slot + index * slot_bytes, first_barrier + 8 * index, round & 1};
     }
 };
 
@@ -121,10 +128,7 @@ struct DecodeStream {
     __device__ __forceinline__ void vector(const void* from, int k) {
         load(static_cast<const char*>(from), 0, 1, static_cast<std::uint32_t>(2 * k));
     }
-    // `rows` pieces of `bytes`, by one lane: the instruction wants registers that are uniform, so that lanes
-    // with a piece each would go one after the other, 100 clocks apart.
-    __device__ __forceinline__ void load(const char* from, std::int64_t row_bytes, int rows,
-                                         std::uint32_t bytes) {
+    __device__ __forceinline__ DecodeRing::Place take() {
         const DecodeRing::Place place = ring.at(next);
         bulk_wait(place.barrier + DecodeRing::kEmpty, place.parity ^ 1);
         const std::uint32_t most = waiting != 0 ? in_flight_waiting : in_flight;
@@ -134,6 +138,13 @@ struct DecodeStream {
         }
         ++next;
         __syncwarp();  // all have seen the slot empty before it can be so again
+        return place;
+    }
+    // `rows` pieces of `bytes`, by one lane: the instruction wants registers that are uniform, so that lanes
+    // with a piece each would go one after the other, 100 clocks apart.
+    __device__ __forceinline__ void load(const char* from, std::int64_t row_bytes, int rows,
+                                         std::uint32_t bytes) {
+        const DecodeRing::Place place = take();
         if (elect_one()) {
             bulk_expect(place.barrier, static_cast<std::uint32_t>(rows) * bytes);
 #pragma unroll
@@ -150,8 +161,13 @@ struct DecodeStream {
 // one owner: a barrier tells only whether a phase or the one before it is over, and copies do not end in
 // order, so that whoever had not seen a place's last slot could take the next for full too early.
 inline constexpr int kDecodeTeam = 4, kDecodeTeams = kDecodeStepWarps / kDecodeTeam;
-__device__ __forceinline__ void free_slot(const DecodeRing::Place& place) {
-    if (thread_index() % 32 == 0) bulk_arrive(place.barrier + DecodeRing::kEmpty);
+// By each of so many warps.
+__device__ __forceinline__ void free_slot(const DecodeRing& ring, const DecodeRing::Place& place,
+                                          std::uint32_t warps = kDecodeTeam) {
+    if (thread_index() % 32 != 0) return;
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(place.barrier + DecodeRing::kEmpty),
+                 "r"(ring.arrivals / warps)
+                 : "memory");
 }
 __device__ __forceinline__ DecodeRing::Place full_slot(const DecodeRing& ring, std::uint32_t number) {
     const DecodeRing::Place place = ring.at(number);
@@ -195,7 +211,7 @@ __device__ __forceinline__ void multiply_slots(float (&acc)[4], const DecodeRing
         std::uint32_t a = step_matrix(place.slot), b = step_matrix(x + 2 * DecodeChunks::kMost * chunk);
         multiply_steps<T, kFull>(acc, a, b);
         wgmma_wait<0>();
-        free_slot(place);
+        free_slot(ring, place);
     }
     if (k % DecodeChunks::kMost != 0 && full % kDecodeTeams == first) {
         const DecodeRing::Place place = full_slot(ring, next + static_cast<std::uint32_t>(full));
@@ -210,7 +226,7 @@ __device__ __forceinline__ void multiply_slots(float (&acc)[4], const DecodeRing
             multiply_steps<T, 1>(acc, a, b);
         }
         wgmma_wait<0>();
-        free_slot(place);
+        free_slot(ring, place);
     }
 }
 // A warp w has the rows 2 w and 2 w + 1 of the tile; row i of eight of A has its part of their sums in column

@@ -9,11 +9,13 @@
 #include "kernels/attention/rope_host.hpp"
 #include "kernels/gemm/gate_host.hpp"
 #include "kernels/gemm/gemv_host.hpp"
+#include "kernels/gemm/quantized_host.hpp"
 #include "kernels/host.hpp"
 
 namespace gpk {
 extern const Image image_decode_step_bfloat16_sm90, image_decode_step_float16_sm90;
-}
+extern const Image image_decode_step_codes_bfloat16_sm90, image_decode_step_codes_float16_sm90;
+}  // namespace gpk
 
 namespace gpk::kernels {
 
@@ -36,14 +38,15 @@ struct HostStep {
     }
 
     // sums = weights x + bias
-    void multiply(const void* weights, const void* bias, std::int64_t n) {
+    void multiply(const void* weights, const DecodeCodes& codes, const void* bias, std::int64_t n) {
         sums.resize(static_cast<std::size_t>(n));
-        multiply(weights, n, sums.data());
+        multiply(weights, codes, n, sums.data());
         for (std::int64_t i = 0; bias != nullptr && i < n; ++i)
             sums[static_cast<std::size_t>(i)] += at(bias, i);
     }
-    void multiply(const void* weights, std::int64_t n, float* to) const {
+    void multiply(const void* weights, const DecodeCodes& codes, std::int64_t n, float* to) const {
         const auto k = static_cast<std::int64_t>(x.size());
+        if (codes.bits != 16) return multiply_codes(codes.layout(weights, n, k), to);
         GemmProblem problem{};
         problem.batches = 1;
         problem.a = x.data(), problem.b = weights, problem.c = to;
@@ -52,6 +55,18 @@ struct HostStep {
         problem.b_row = 1, problem.b_col = k;
         problem.c_row = n, problem.c_col = 1;
         gemv_rows_host<T, float>(problem);
+    }
+    void multiply_codes(const QuantLayout& w, float* to) const {
+        const QuantizedRows row(
+            w, 1, [&](int, std::int64_t i) { return static_cast<float>(x[static_cast<std::size_t>(i)]); });
+        parallel_for(quant_tiles(w.n), 2, [&](std::int64_t begin, std::int64_t end) {
+            float of_tile[kQuantRows];
+            for (std::int64_t tile = begin; tile < end; ++tile) {
+                row.multiply(tile, of_tile);
+                const std::int64_t first = tile * kQuantRows;
+                std::copy_n(of_tile, std::min<std::int64_t>(kQuantRows, w.n - first), to + first);
+            }
+        });
     }
     void normalize(const void* weight) {
         double squares = 0;
@@ -114,22 +129,26 @@ struct HostStep {
         }
         for (std::int32_t i = 0; i < p.layer_count; ++i) {
             const DecodeStepLayer& layer = p.layers[i];
+            const auto codes = [&](DecodePart part) {
+                return p.codes == nullptr ? DecodeCodes::none() : p.codes[i].of[static_cast<int>(part)];
+            };
             normalize(layer.attention_norm);
-            multiply(layer.qkv, layer.qkv_bias, of_heads + 2 * kv);
+            multiply(layer.qkv, codes(DecodePart::qkv), layer.qkv_bias, of_heads + 2 * kv);
             qkv.resize(sums.size());
             std::transform(sums.begin(), sums.end(), qkv.begin(), [](float sum) { return T(sum); });
             attend(layer);
-            multiply(layer.out, layer.out_bias, p.hidden);
+            multiply(layer.out, codes(DecodePart::out), layer.out_bias, p.hidden);
             add_to_hidden();
             normalize(layer.mlp_norm);
-            multiply(layer.gate_up, layer.gate_up_bias, 2 * std::int64_t{p.intermediate});
+            multiply(layer.gate_up, codes(DecodePart::gate_up), layer.gate_up_bias,
+                     2 * std::int64_t{p.intermediate});
             x.resize(static_cast<std::size_t>(p.intermediate));
             gate_rows(p.glu, sums.data(), 1, p.intermediate, x.data(), p.intermediate);
-            multiply(layer.down, layer.down_bias, p.hidden);
+            multiply(layer.down, codes(DecodePart::down), layer.down_bias, p.hidden);
             add_to_hidden();
         }
         normalize(p.final_norm);
-        multiply(p.head, p.vocab, p.logits);
+        multiply(p.head, p.head_codes, p.vocab, p.logits);
         if (p.chooses) choose();
     }
     void choose() const {
@@ -148,22 +167,28 @@ void decode_step_host(const DecodeStepParams& p) {
     HostStep<T, D>(p).run();
 }
 
-#define X(T, type, d)                                                        \
-    Kernel(KernelDef{.name = "decode_step_" #type "_d" #d,                   \
-                     .image = &image_decode_step_##type##_sm90,              \
+#define GPK_ROW(T, d, symbol, image_name)                                    \
+    Kernel(KernelDef{.name = #symbol "_d" #d,                                \
+                     .image = &image_##image_name##_sm90,                    \
                      .twin = twin<DecodeStepParams, decode_step_host<T, d>>, \
                      .max_shared_bytes = kAllSharedBytes,                    \
                      .waits_for_predecessor = true}),
-const Kernel kKernels[] = {GPK_DECODE_STEP_FLOAT16(X) GPK_DECODE_STEP_BFLOAT16(X)};
-#undef X
+#define GPK_PLAIN(T, type, d) GPK_ROW(T, d, decode_step_##type, decode_step_##type)
+#define GPK_CODES(T, type, d, form) GPK_ROW(T, d, decode_step_##form##_##type, decode_step_codes_##type)
+// Of float16 and of bfloat16: those of numbers, then those of each DecodeForm, with heads of 64 and of 128.
+const Kernel kKernels[2][8] = {{GPK_DECODE_STEP_FLOAT16(GPK_PLAIN) GPK_DECODE_CODES_FLOAT16(GPK_CODES)},
+                               {GPK_DECODE_STEP_BFLOAT16(GPK_PLAIN) GPK_DECODE_CODES_BFLOAT16(GPK_CODES)}};
+#undef GPK_CODES
+#undef GPK_PLAIN
+#undef GPK_ROW
 
 }  // namespace
 
-const Kernel* decode_step(DType dtype, std::int64_t head_dim) {
-    if (head_dim != 64 && head_dim != 128) return nullptr;
-    const int of_dim = head_dim == 128 ? 1 : 0;
-    if (dtype == DType::float16) return &kKernels[of_dim];
-    return dtype == DType::bfloat16 ? &kKernels[2 + of_dim] : nullptr;
+const Kernel* decode_step(DType dtype, std::int64_t head_dim, std::optional<DecodeForm> codes) {
+    if ((head_dim != 64 && head_dim != 128) || (dtype != DType::float16 && dtype != DType::bfloat16))
+        return nullptr;
+    const int row = codes ? 1 + static_cast<int>(*codes) : 0;
+    return &kKernels[dtype == DType::bfloat16 ? 1 : 0][2 * row + (head_dim == 128 ? 1 : 0)];
 }
 
 }  // namespace gpk::kernels

@@ -49,7 +49,7 @@ __device__ __forceinline__ void normalize(const DecodeRing ring, std::uint32_t n
         x[i] = {normal(four.x, w.x), normal(four.y, w.y)};
     }
     finish_x(x, count);
-    if (thread / 32 < kDecodeTeam) free_slot(place);
+    if (thread / 32 < kDecodeTeam) free_slot(ring, place);
 }
 
 // Two rows, from 2 i on, of a vector, or zeros where there is none.
@@ -271,18 +271,19 @@ __device__ __forceinline__ void decode_step(const DecodeStepParams& p) {
         angles[thread] = {cosine * p.rope.factor, sine * p.rope.factor};
     }
     __syncthreads();
-    DecodeStepKernel<T, D> kernel{p,
-                                  shared,
-                                  layers,
-                                  units,
-                                  angles,
-                                  reinterpret_cast<T*>(beside + parts.hidden),
-                                  reinterpret_cast<T*>(beside + parts.x),
-                                  DecodeRing(shared_address(dynamic), shared_address(shared.barriers),
-                                             static_cast<std::uint32_t>(p.slots)),
-                                  position,
-                                  token,
-                                  epoch};
+    DecodeStepKernel<T, D> kernel{
+        p,
+        shared,
+        layers,
+        units,
+        angles,
+        reinterpret_cast<T*>(beside + parts.hidden),
+        reinterpret_cast<T*>(beside + parts.x),
+        DecodeRing(shared_address(dynamic), shared_address(shared.barriers),
+                   static_cast<std::uint32_t>(p.slots), kDecodeStepSlotBytes, kDecodeTeam),
+        position,
+        token,
+        epoch};
     // Known to be the same for a warp, so that its loops have uniform registers, which copies want.
     if (__shfl_sync(0xffffffffu, thread / 32, 0) == kDecodeStepWarps) return kernel.stream();
 #pragma unroll 1

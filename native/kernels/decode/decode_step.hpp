@@ -10,9 +10,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "kernels/activation/glu.hpp"
 #include "kernels/attention/rope.hpp"
+#include "kernels/gemm/quantized.hpp"
 
 namespace gpk::kernels {
 
@@ -41,6 +43,33 @@ struct DecodeChunks {
     GPK_HD static std::int32_t count(std::int32_t k) { return (k + kMost - 1) / kMost; }
 };
 
+// The codes of a quantised matrix (kernels/gemm/quantized.hpp), whose `data` is where others have their
+// weights. It goes by in tiles of 16 rows, each in blocks of 128 weights along k.
+inline constexpr int kDecodeCodesBlock = 128;
+struct DecodeCodes {
+    const float* scales;         // of rows or of groups
+    const float* offsets;        // of groups, or null
+    std::int16_t bits;           // 4 or 8; 16: it has weights of T instead
+    std::int16_t group;          // as QuantLayout says
+    std::int16_t chunk, chunks;  // blocks of a tile that a slot holds, and how many slots it takes
+    static DecodeCodes of(const QuantLayout& w);
+    static constexpr DecodeCodes none() { return {nullptr, nullptr, 16, 0, 0, 0}; }
+    QuantLayout layout(const void* data, std::int64_t n, std::int64_t k) const {
+        return {
+            bits == 4 ? QuantFormat::int4 : QuantFormat::int8, n, k, group, data, scales, offsets, nullptr};
+    }
+};
+// Which codes a kernel is for: those that `quantize` makes at loading (int8 by the row, int4 in groups of 128
+// without offsets; the head int8 or of T), or any.
+enum class DecodeForm : int { int8, int4_128, any };
+
+// A layer's matrices, in the order in which they are needed.
+enum class DecodePart : int { qkv, out, gate_up, down };
+inline constexpr int kDecodeParts = 4;
+struct DecodeLayerCodes {
+    DecodeCodes of[kDecodeParts];
+};
+
 // Words of `exchange`: where the parts begin. Each holds 32 bits beside the epoch that wrote them.
 struct DecodeExchange {
     std::int64_t hidden, qkv, residual, attended, activated, partial, best, words;
@@ -53,20 +82,23 @@ struct DecodeUnit {
     bool appends;        // its block puts the new key and value into the cache
 };
 
-// In shared memory: the layers' table, the block's units, angles, the hidden vector (twice), then x;
-// attention's parts lie in its place.
+// In shared memory: the layers' tables, the block's units, angles, the hidden vector (twice), parts of the
+// sums of codes, then x; attention's parts lie in its place. Of codes, `groups` is behind the digits of x.
 struct DecodeStepShared {
-    std::int64_t layers, units, angles, hidden, x, bytes;
+    std::int64_t layers, codes, units, angles, hidden, sums, x, groups, bytes;
 };
 struct DecodeStepParams {
     const DecodeStepLayer* layers;  // [layer_count], in device memory
-    const void* embedding;          // [vocab, hidden]
-    const void* final_norm;         // [hidden]
-    const void* head;               // [vocab, hidden]
-    float* logits;                  // [vocab]
-    std::int32_t* token;            // to go on from; outside the vocabulary it counts as zeros
-    std::int32_t* position;         // its place; below 0 nothing is done
-    std::int32_t* log;              // [log_size] in pinned memory, or null
+    const DecodeLayerCodes* codes;  // [layer_count], where the layers' matrices are codes, else null
+    DecodeCodes head_codes;
+    std::int32_t least_group;  // of all codes
+    const void* embedding;     // [vocab, hidden]
+    const void* final_norm;    // [hidden]
+    const void* head;          // [vocab, hidden]
+    float* logits;             // [vocab]
+    std::int32_t* token;       // to go on from; outside the vocabulary it counts as zeros
+    std::int32_t* position;    // its place; below 0 nothing is done
+    std::int32_t* log;         // [log_size] in pinned memory, or null
     // Whether the largest logit's id, among num_tokens, becomes the token (-1 where it is not finite) and
     // goes to log[position + 1], and the position one up, as in next_token.
     bool chooses;
@@ -98,6 +130,21 @@ inline constexpr int kDecodeStepSlotBytes = kDecodeStepRows * kDecodeStepPitch;
 static_assert(kDecodeStepSlotBytes >= 2 * kDecodeStepMostHidden);
 inline constexpr int kDecodeStepMostSlots = 16, kDecodeStepLeastSlots = 4;  // and even
 inline constexpr int kDecodeStepStaticBytes = 1024;  // of shared memory beside the dynamic one, at most
+// A slot of the ring of codes: 16 blocks of 4 bits with a scale of each row.
+inline constexpr int kDecodeCodesSlotBytes = 17 * 1024, kDecodeCodesSumBytes = 8192;
+static_assert(kDecodeCodesSlotBytes >= kDecodeStepSlotBytes);
+
+inline DecodeCodes DecodeCodes::of(const QuantLayout& w) {
+    const std::int64_t blocks = (w.k + kDecodeCodesBlock - 1) / kDecodeCodesBlock;
+    const std::int64_t scales = w.group == 0 ? 0 : 4 * kQuantRows * kDecodeCodesBlock / w.group;
+    const std::int64_t bytes =
+        kQuantRows * kDecodeCodesBlock * quant_bits(w.format) / 8 + scales * (w.offsets == nullptr ? 1 : 2);
+    const std::int64_t most = kDecodeCodesSlotBytes / bytes, chunks = (blocks + most - 1) / most;
+    const auto narrow = [](std::int64_t value) { return static_cast<std::int16_t>(value); };
+    return {static_cast<const float*>(w.scales),    w.offsets,
+            narrow(quant_bits(w.format)),           narrow(w.group),
+            narrow((blocks + chunks - 1) / chunks), narrow(chunks)};
+}
 
 GPK_HD DecodeExchange decode_exchange(const DecodeStepParams& p, int d, std::int64_t blocks) {
     const std::int64_t of_heads = std::int64_t{p.heads} * d;
@@ -117,16 +164,24 @@ GPK_HD DecodeStepShared decode_step_shared(const DecodeStepParams& p, int d) {
     const auto most = [](std::int64_t a, std::int64_t b) { return a > b ? a : b; };
     const auto up = [](std::int64_t bytes) { return (bytes + 127) / 128 * 128; };
     const std::int64_t of_heads = std::int64_t{p.heads} * d;
-    const std::int64_t x = 2 * (most(most(p.hidden, p.intermediate), of_heads) + DecodeChunks::kUnit);
+    const std::int64_t elements = most(most(p.hidden, p.intermediate), of_heads);
+    const std::int64_t digits = (elements + kDecodeCodesBlock - 1) / kDecodeCodesBlock * kDecodeCodesBlock;
+    const std::int64_t groups = p.codes != nullptr ? digits / p.least_group : 0;
     const std::int64_t attention = std::int64_t{kDecodeStepWarps} * kDecodeStepQueries * (d + 4) * 4 +
                                    (kDecodeStepQueries + 2) * 2 * std::int64_t{d};
     DecodeStepShared s;
     s.layers = 0;
-    s.units = up(s.layers + p.layer_count * static_cast<std::int64_t>(sizeof(DecodeStepLayer)));
+    s.codes = up(s.layers + p.layer_count * static_cast<std::int64_t>(sizeof(DecodeStepLayer)));
+    s.units = up(s.codes + (p.codes != nullptr ? p.layer_count : 0) *
+                               static_cast<std::int64_t>(sizeof(DecodeLayerCodes)));
     s.angles = up(s.units + p.layer_count * static_cast<std::int64_t>(sizeof(DecodeUnit)));
     s.hidden = up(s.angles + 4 * std::int64_t{d});
-    s.x = up(s.hidden + 4 * std::int64_t{p.hidden});
-    s.bytes = up(s.x + most(x, attention));
+    s.sums = up(s.hidden + 4 * std::int64_t{p.hidden});
+    s.x = s.sums + (p.codes != nullptr ? kDecodeCodesSumBytes : 0);
+    s.groups = s.x + (p.codes != nullptr ? 4 * digits : 0);
+    s.bytes =
+        up(s.x + most(p.codes != nullptr ? 4 * digits + 8 * groups : 2 * (elements + DecodeChunks::kUnit),
+                      attention));
     return s;
 }
 
@@ -141,10 +196,16 @@ struct EvenParts {
     }
 };
 
-// Of float16 or bfloat16, and heads of 64 or 128; else null.
-const Kernel* decode_step(DType dtype, std::int64_t head_dim);
+// Of float16 or bfloat16, and heads of 64 or 128; else null. `codes`: of the layers' matrices, if they are.
+const Kernel* decode_step(DType dtype, std::int64_t head_dim, std::optional<DecodeForm> codes);
 
 #define GPK_DECODE_STEP_OF(X, T, type) X(T, type, 64) X(T, type, 128)
+#define GPK_DECODE_CODES_OF(X, T, type) \
+    X(T, type, 64, int8)                \
+    X(T, type, 128, int8)               \
+    X(T, type, 64, int4_128) X(T, type, 128, int4_128) X(T, type, 64, any) X(T, type, 128, any)
+#define GPK_DECODE_CODES_BFLOAT16(X) GPK_DECODE_CODES_OF(X, ::gpk::bfloat16, bfloat16)
+#define GPK_DECODE_CODES_FLOAT16(X) GPK_DECODE_CODES_OF(X, ::gpk::float16, float16)
 #define GPK_DECODE_STEP_BFLOAT16(X) GPK_DECODE_STEP_OF(X, ::gpk::bfloat16, bfloat16)
 #define GPK_DECODE_STEP_FLOAT16(X) GPK_DECODE_STEP_OF(X, ::gpk::float16, float16)
 

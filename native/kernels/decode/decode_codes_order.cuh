@@ -1,0 +1,329 @@
+// The order of things where weights are codes: that of decode_step.cuh, in one loop over a layer's four
+// products, since there are more instructions for each.
+#pragma once
+
+#include "kernels/decode/decode_attention.cuh"
+#include "kernels/sampling/candidate.cuh"
+
+namespace gpk::kernels {
+
+__device__ __forceinline__ unsigned char* dynamic_shared() {
+    extern __shared__ __align__(128) unsigned char dynamic[];
+    return dynamic;
+}
+
+// What the same part of each layer has in common.
+struct DecodeProduct {
+    std::int32_t n, k;     // of a gated matrix n is the number of gates
+    std::int32_t ups;      // where the rows of up begin, or 0
+    std::int32_t bias;     // the byte of DecodeStepLayer that has its address
+    std::int64_t words;    // of `exchange`
+    const void* added_to;  // or null
+};
+
+// What the computing warps share beside the dynamic memory.
+struct DecodeCodesStatic {
+    Barrier barriers[2 * kDecodeStepMostSlots];
+    DecodeSums sums;
+    float squares[kDecodeStepWarps];
+    int waiting;  // for other blocks
+    Candidate best[kDecodeStepWarps];
+    DecodeProduct products[kDecodeParts];
+    DecodeShare shares[kDecodeParts], head;  // what the block has of each layer's matrices
+    __device__ __forceinline__ const DecodeShare& share(DecodePart part) const {
+        return shares[static_cast<int>(part)];
+    }
+    __device__ __forceinline__ const DecodeProduct& product(DecodePart part) const {
+        return products[static_cast<int>(part)];
+    }
+};
+static_assert(sizeof(DecodeCodesStatic) <= kDecodeStepStaticBytes);
+
+// put(i, four elements of rms_norm(hidden) * weight), the weight being the ring's slot `number`; zeros up to
+// i = padded - 1. Each thread has written its own part of `hidden`, as receive_vector() does.
+template <class T, class Put, class Finish>
+__device__ __forceinline__ void normalize_each(const DecodeRing ring, std::uint32_t number,
+                                               DecodeCodesStatic& shared, const uint2* hidden, int count,
+                                               int padded, float eps, Put put, Finish finish) {
+    const int thread = thread_index(), fours = count / 4;
+    float squares = 0;
+#pragma unroll 2
+    for (int i = thread; i < fours; i += kComputing) {
+        const float2 a = unpack_two<T>(hidden[i].x), b = unpack_two<T>(hidden[i].y);
+        squares = fmaf(b.y, b.y, fmaf(b.x, b.x, fmaf(a.y, a.y, fmaf(a.x, a.x, squares))));
+    }
+    squares = warp_reduce(squares, [](float a, float b) { return a + b; });
+    if (thread % 32 == 0) shared.squares[thread / 32] = squares;
+    const DecodeRing::Place place = ring.at(number);
+    bulk_wait(place.barrier, place.parity);
+    computing_sync();
+    squares = 0;
+#pragma unroll
+    for (int w = 0; w < kDecodeStepWarps; ++w) squares += shared.squares[w];
+    const float scale = rsqrtf(squares * (1.0f / static_cast<float>(count)) + eps);
+#pragma unroll 2
+    for (int i = thread; i < padded; i += kComputing) {
+        uint2 normed{};
+        if (i < fours) {
+            const uint2 four = hidden[i], w = load_shared_eight(place.slot + 8 * i);
+            const auto normal = [&](std::uint32_t two, std::uint32_t weights) {
+                const float2 v = unpack_two<T>(two), by = unpack_two<T>(weights);
+                return pack_two<T>(v.x * scale * by.x, v.y * scale * by.y);
+            };
+            normed = {normal(four.x, w.x), normal(four.y, w.y)};
+        }
+        put(i, normed);
+    }
+    finish();  // all threads have passed
+    if (thread / 32 < kDecodeTeam) free_slot(ring, place);
+}
+
+// What sums of rows become: words of pairs, with a bias and added to `to` where there are these; or gates
+// times ups, whose rows begin at `ups`.
+template <class T>
+struct DecodeSink {
+    const T *bias, *to;
+    std::uint64_t* words;
+    std::uint32_t now;
+    int ups;
+    GluOp glu;
+    __device__ __forceinline__ void publish_two(int row, float first, float second) const {
+        publish(words + row / 2, pack_two<T>(first, second), now);
+    }
+};
+
+// The order of things, for a kind of weights that `Kernel` knows (it is derived from this): how the copying
+// warp streams them, how x is made for them, and how they are multiplied.
+template <class T, int D, class Kernel>
+struct DecodeStepOrder {
+    const DecodeStepParams& p;
+    DecodeCodesStatic& shared;
+    int position;
+    std::uint32_t token, epoch;  // before this launch
+    std::uint32_t next = 0;      // of the ring's slots
+
+    __device__ __forceinline__ Kernel& self() { return static_cast<Kernel&>(*this); }
+    __device__ __forceinline__ DecodeRing ring() const {
+        return {shared_address(dynamic_shared()), shared_address(shared.barriers),
+                static_cast<std::uint32_t>(p.slots), Kernel::kSlotBytes, Kernel::kArrivals};
+    }
+    template <class Value>
+    __device__ __forceinline__ Value* known(std::int64_t part, int offset = 0) const {
+        return reinterpret_cast<Value*>(dynamic_shared() + offset + p.slots * Kernel::kSlotBytes +
+                                        static_cast<int>(part));
+    }
+    // The same made anew at each use, as thread_index(). The copying warp wants what the compiler knows to be
+    // the same for all lanes.
+    template <class Value>
+    __device__ __forceinline__ Value* at(std::int64_t part) const {
+        return known<Value>(part, static_cast<int>(opaque(0)));
+    }
+    __device__ __forceinline__ const DecodeStepLayer& layer(int i) const {
+        return at<DecodeStepLayer>(p.parts.layers)[i];
+    }
+    __device__ __forceinline__ const DecodeUnit& unit(int i) const {
+        return at<DecodeUnit>(p.parts.units)[i];
+    }
+    __device__ __forceinline__ T* hidden() const { return at<T>(p.parts.hidden); }
+    __device__ __forceinline__ T* middle() const { return hidden() + p.hidden; }
+    __device__ __forceinline__ T* x() const { return at<T>(p.parts.x); }
+
+    __device__ __forceinline__ void stream() {
+        DecodeStream stream{ring(), shared.waiting, static_cast<std::uint32_t>(p.in_flight),
+                            static_cast<std::uint32_t>(p.in_flight_waiting)};
+#pragma unroll 1
+        for (int i = 0; i < p.layer_count; ++i) {
+            const DecodeStepLayer& l = known<const DecodeStepLayer>(p.parts.layers)[i];
+            prefetch_cache(l, known<const DecodeUnit>(p.parts.units)[i]);
+            // One copy of the code for all matrices: instructions have a cache, too.
+#pragma unroll 1
+            for (int each = 0; each < kDecodeParts; ++each) {
+                const auto part = static_cast<DecodePart>(each);
+                const void* weights = part == DecodePart::qkv       ? l.qkv
+                                      : part == DecodePart::out     ? l.out
+                                      : part == DecodePart::gate_up ? l.gate_up
+                                                                    : l.down;
+                if (part == DecodePart::qkv || part == DecodePart::gate_up)
+                    stream.vector(part == DecodePart::qkv ? l.attention_norm : l.mlp_norm, p.hidden);
+                self().stream_rows(stream, weights, i, part, k_of(part));
+            }
+        }
+        stream.vector(p.final_norm, p.hidden);
+        self().stream_head(stream);
+    }
+    // Keys and values come to the L2 cache before they are asked for.
+    __device__ __forceinline__ void prefetch_cache(const DecodeStepLayer& l, const DecodeUnit& unit) const {
+        if (unit.heads == 0 || unit.begin >= unit.end || thread_index() % 32 != 0) return;
+        const std::int64_t begin = (std::int64_t{unit.kv_head} * p.capacity + unit.begin) * D;
+        const auto bytes = static_cast<std::uint32_t>((unit.end - unit.begin) * D * 2);
+        bulk_prefetch(static_cast<const T*>(l.keys) + begin, bytes);
+        bulk_prefetch(static_cast<const T*>(l.values) + begin, bytes);
+    }
+
+    __device__ __forceinline__ void receive(T* to, std::int64_t from, int count, std::uint32_t now) {
+        if (thread_index() == 0) shared.waiting = 1;
+        receive_vector(reinterpret_cast<uint2*>(to), opaque_pointer(p.exchange) + from, count / 4, now,
+                       [](uint2) {});
+        if (thread_index() == 0) shared.waiting = 0;
+    }
+    // The layer's vector, which `part` normalises: the residual sums that its product is added to.
+    __device__ __forceinline__ void take_hidden(int i, DecodePart part, T* to, std::uint32_t now) {
+        const bool first = part == DecodePart::qkv;
+        if (first && i == 0) {
+            const auto* row = reinterpret_cast<const uint2*>(static_cast<const T*>(p.embedding) +
+                                                             std::int64_t{token} * p.hidden);
+            for (int j = thread_index(); j < p.hidden / 4; j += kComputing)
+                reinterpret_cast<uint2*>(to)[j] =
+                    token < static_cast<std::uint32_t>(p.vocab) ? row[j] : uint2{};
+            return;
+        }
+        const DecodePart next = first ? DecodePart::out : DecodePart::down;
+        if (shared.share(part).count > 0 || shared.share(next).count > 0)
+            receive(to, first ? p.at.hidden : p.at.residual, p.hidden, first ? now - 1 : now);
+    }
+    // One copy of what the parts have in common: a layer's instructions should stay in the cache.
+    __device__ __forceinline__ void compute_layer(int i) {
+        const std::uint32_t now = epoch + 1 + static_cast<std::uint32_t>(i);
+#pragma unroll 1
+        for (int each = 0; each < kDecodeParts; ++each) {
+            const auto part = static_cast<DecodePart>(each);
+            if (part == DecodePart::qkv || part == DecodePart::gate_up) {
+                T* to = part == DecodePart::qkv ? hidden() : middle();
+                take_hidden(i, part, to, now);
+                self().norm(i, part, to);
+            } else {
+                if (part == DecodePart::out) {
+                    decode_attend<T, D>(p, layer(i), unit(i), *reinterpret_cast<DecodeScratch<T, D>*>(x()),
+                                        at<float2>(p.parts.angles), position, now);
+                }
+                if (shared.share(part).count > 0)
+                    self().take_x(i, part, part == DecodePart::out ? p.at.attended : p.at.activated, now);
+                self().finish(i, part);
+            }
+            self().multiply(i, part, now);
+        }
+    }
+
+    __device__ __forceinline__ int k_of(DecodePart part) const {
+        return part == DecodePart::out ? p.heads * D : part == DecodePart::down ? p.intermediate : p.hidden;
+    }
+    __device__ __forceinline__ DecodeProduct product(DecodePart part) const {
+        const int of_heads = p.heads * D, qkv = of_heads + 2 * p.kv_heads * D;
+        using Layer = DecodeStepLayer;
+        switch (part) {
+            case DecodePart::qkv: return {qkv, p.hidden, 0, offsetof(Layer, qkv_bias), p.at.qkv, nullptr};
+            case DecodePart::out:
+                return {p.hidden, of_heads, 0, offsetof(Layer, out_bias), p.at.residual, hidden()};
+            case DecodePart::gate_up:
+                return {p.intermediate, p.hidden, p.intermediate, offsetof(Layer, gate_up_bias),
+                        p.at.activated, nullptr};
+            case DecodePart::down: break;
+        }
+        return {p.hidden, p.intermediate, 0, offsetof(Layer, down_bias), p.at.hidden, middle()};
+    }
+    __device__ __forceinline__ DecodeSink<T> sink(int i, DecodePart part, std::uint32_t now) const {
+        const DecodeProduct& product = shared.product(part);
+        const auto* bias = reinterpret_cast<const unsigned char*>(&layer(i)) + product.bias;
+        return {*reinterpret_cast<const T* const*>(bias),
+                static_cast<const T*>(product.added_to),
+                opaque_pointer(p.exchange) + product.words,
+                now,
+                product.ups,
+                p.glu};
+    }
+    __device__ __forceinline__ void choose() {
+        const std::uint32_t now = epoch + 1 + static_cast<std::uint32_t>(p.layer_count);
+        receive(hidden(), p.at.hidden, p.hidden, now - 1);
+        Candidate best{-INFINITY, INT32_MAX};
+        self().head([&](int row, float logit) {
+            p.logits[row] = logit;
+            if (row < p.num_tokens) best = better(best, {logit, row});
+        });
+        best = warp_best(best);
+        const int thread = thread_index(), warp = thread / 32;
+        if (thread % 32 == 0) shared.best[warp] = best;
+        computing_sync();
+        if (warp != 0) return;
+        best = warp_best(thread < kDecodeStepWarps ? shared.best[thread] : Candidate{-INFINITY, INT32_MAX});
+        std::uint64_t* words = p.exchange + p.at.best;
+        if (thread == 0) {
+            publish(words + 2 * blockIdx.x, __float_as_uint(best.logit), now);
+            publish(words + 2 * blockIdx.x + 1, static_cast<std::uint32_t>(best.id), now);
+            p.epochs[blockIdx.x] = now;
+        }
+        if (blockIdx.x != 0) return;
+        for (unsigned block = static_cast<unsigned>(thread); block < gridDim.x; block += 32) {
+            const uint2 two = receive_two(words + 2 * block, now);
+            best = better(best, {__uint_as_float(two.x), static_cast<std::int32_t>(two.y)});
+        }
+        best = warp_best(best);
+        if (thread != 0 || !p.chooses) return;
+        best.id = isfinite(best.logit) ? best.id : -1;
+        *p.token = best.id;
+        *p.position = position + 1;
+        if (p.log != nullptr && position + 1 < p.log_size) p.log[position + 1] = best.id;
+    }
+};
+
+// A head of T, for a kernel whose layers have codes.
+template <class T, class Any, class Store>
+__device__ __forceinline__ void multiply_plain_head(Any& any, Store store) {
+    auto* x = reinterpret_cast<uint2*>(any.x());
+    const int hidden = any.p.hidden;
+    normalize_each<T>(
+        any.ring(), any.next, any.shared, reinterpret_cast<const uint2*>(any.hidden()), hidden, hidden / 4,
+        any.p.norm_eps, [&](int i, const uint2& four) { x[i] = four; },
+        [&] { finish_x(reinterpret_cast<uint2*>(any.x()), hidden); });
+    ++any.next;
+    multiply_weights<StepRows::single, T>(
+        any.ring(), any.next, any.shared.sums, shared_address(any.x()), any.shared.head, hidden,
+        [](int, int) { return 0; },
+        [&](int row, int count, int, float2 sum) {
+            const int lane = thread_index() % 32;
+            if (lane < count) store(row + lane, lane == 0 ? sum.x : sum.y);
+        });
+}
+
+template <class T, int D, class Kernel>
+__device__ __forceinline__ void decode_codes_step(const DecodeStepParams& p) {
+    __shared__ DecodeCodesStatic shared;
+    wait_for_predecessor();
+    const int thread = thread_index();
+    const int position = *p.position;
+    const std::uint32_t token = static_cast<std::uint32_t>(*p.token), epoch = p.epochs[blockIdx.x];
+    if (position < 0) return;
+    if (thread < p.slots) {
+        barrier_init(shared.barriers[thread], 1);
+        barrier_init(shared.barriers[kDecodeStepMostSlots + thread], Kernel::kArrivals);
+        barrier_init_fence();
+    }
+    if (thread == 0) shared.waiting = 0;
+    Kernel kernel{{p, shared, position, token, epoch}};
+    const auto copy = [&](const void* from, std::int64_t to, std::size_t bytes) {
+        auto* words = kernel.template at<std::uint64_t>(to);
+        for (int i = thread; i < p.layer_count * static_cast<int>(bytes / 8); i += kDecodeStepThreads)
+            words[i] = static_cast<const std::uint64_t*>(from)[i];
+    };
+    copy(p.layers, p.parts.layers, sizeof(DecodeStepLayer));
+    if (p.codes != nullptr) copy(p.codes, p.parts.codes, sizeof(DecodeLayerCodes));
+    auto* units = kernel.template at<DecodeUnit>(p.parts.units);
+    for (int i = thread; i < p.layer_count; i += kDecodeStepThreads)
+        units[i] = decode_unit<D>(p, position, p.layers[i].left, static_cast<int>(blockIdx.x));
+    if (thread < D / 2) {
+        float sine, cosine;
+        sincosf(static_cast<float>(position) * p.rope.inv_freq[thread], &sine, &cosine);
+        kernel.template at<float2>(p.parts.angles)[thread] = {cosine * p.rope.factor, sine * p.rope.factor};
+    }
+    if (kDecodeStepThreads - 1 - thread < kDecodeParts)
+        shared.products[kDecodeStepThreads - 1 - thread] =
+            kernel.product(static_cast<DecodePart>(kDecodeStepThreads - 1 - thread));
+    kernel.share();  // on the last threads: the first ones have the angles to compute
+    __syncthreads();
+    // Known to be the same for a warp, so that its loops have uniform registers, which copies want.
+    if (__shfl_sync(0xffffffffu, thread / 32, 0) == kDecodeStepWarps) return kernel.stream();
+#pragma unroll 1
+    for (int i = 0; i < p.layer_count; ++i) kernel.compute_layer(i);
+    kernel.choose();
+}
+
+}  // namespace gpk::kernels

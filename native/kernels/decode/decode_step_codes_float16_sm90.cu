@@ -1,0 +1,7 @@
+#include "kernels/decode/decode_codes.cuh"
+
+namespace gpk::kernels {
+
+GPK_DECODE_CODES_FLOAT16(GPK_DECODE_CODES_SYMBOL)
+
+}  // namespace gpk::kernels
