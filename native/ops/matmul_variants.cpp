@@ -1,6 +1,7 @@
 #include "ops/matmul_variants.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "kernels/gemm/gemm.hpp"
@@ -336,16 +337,15 @@ GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmT
     const GemmProblem swapped = transposed(p);
     const bool may_swap = !changes(p.epilogue) && p.scales.a == nullptr;
     GemmChoice quickest = {nullptr, p}, without_tiles = quickest;
-    double least_us = 0;
+    double least_us = std::numeric_limits<double>::infinity();
     const DType dtype = gemm_dtype(types.operands);
     for (const GemmVariant& variant : kVariants) {
         if (gemm_dtype(variant.dtype) != dtype)
             continue;  // can_run() asks it too; here it spares the times of the others
         if (variant.wgmma != nullptr) {
             const auto consider = [&](const GemmProblem& problem) {
-                const double us = wgmma_us(variant, problem, target.multiprocessors);
-                if ((quickest.variant == nullptr || us < least_us) &&
-                    can_run(variant, problem, types, target.sm)) {
+                const double us = wgmma_us(variant, problem, target.multiprocessors, least_us);
+                if (us < least_us && can_run(variant, problem, types, target.sm)) {
                     quickest = {&variant, problem};
                     least_us = us;
                 }

@@ -86,19 +86,18 @@ std::int64_t parts_of_k(const GemmVariant& v, const GemmProblem& p) {
 
 int blocks_of(const WgmmaTile& tile) { return tile.below * tile.beside * tile.split; }
 
-// Clusters of more than two find a place less often: some GPCs have a number of multiprocessors that they do
-// not divide.
+// Clusters of more than two find a place less often: GPCs have a number of multiprocessors that they do not
+// divide. On an H200 39 of three or 30 of four run at a time; 40 and 32 take twice as long.
 int clusters_at_once(const WgmmaTile& tile, int multiprocessors) {
-    const int blocks = blocks_of(tile),
-              usable = blocks > 2 ? multiprocessors - multiprocessors / 32 : multiprocessors;
-    return std::max(usable * tile.per_sm / blocks, 1);
+    const int blocks = blocks_of(tile), lost = blocks <= 2 ? 0 : multiprocessors / (blocks % 2 == 0 ? 11 : 9);
+    return std::max((multiprocessors - lost) * tile.per_sm / blocks, 1);
 }
 
 // What a multiprocessor of an H200 needs for a tile's 128 bytes of k: its tensor cores for the products, or
 // its shared memory for what comes and for what each instruction reads.
 double least_part_us(const WgmmaTile& tile) {
-    constexpr double kFlopsPerUs = 7.5e6;        // in 16-bit types: 990 TFLOPS of 132
-    constexpr double kSharedBytesPerUs = 2.4e5;  // 128 a cycle
+    constexpr double kFlopsPerUs = 8.1e6;        // in 16-bit types: 4096 a cycle
+    constexpr double kSharedBytesPerUs = 3.3e5;  // the most that products came to
     const bool cuts_columns = wgmma_cuts_columns(tile);
     const int instructions = cuts_columns ? kWgmmaConsumers : tile.rows / 64;
     const double flops = 2.0 * tile.rows * tile.columns * (kWgmmaDepthBytes / 2),
@@ -154,9 +153,9 @@ WgmmaStore wgmma_store(const GemmVariant& v, const GemmProblem& p) {
     return turns ? WgmmaStore::turned : WgmmaStore::rows;
 }
 
-double wgmma_us(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
+double wgmma_us(const GemmVariant& variant, const GemmProblem& p, int multiprocessors, double most) {
     // Rates of an H200, of which the shares were fitted.
-    constexpr double kMemoryBytesPerUs = 4.3e6, kTrafficBytesPerUs = 5.5e6;
+    constexpr double kMemoryBytesPerUs = 4.3e6, kTrafficBytesPerUs = 5.5e6, kUneven = 0.2;
     const WgmmaTile& tile = *variant.wgmma;
     const WgmmaTimes& times = *variant.wgmma_times;
     const BlockPart part = wgmma_part(variant, {});
@@ -167,15 +166,19 @@ double wgmma_us(const GemmVariant& variant, const GemmProblem& p, int multiproce
         (m * k + k * n + m * n) * static_cast<double>(p.batches) * size / kMemoryBytesPerUs;
     const double traffic_us =
         parts * static_cast<double>(part.rows + part.columns) * k * size / kTrafficBytesPerUs;
-    const double waves = std::ceil(parts / clusters_at_once(tile, multiprocessors));
+    const double at_once = clusters_at_once(tile, multiprocessors), waves = std::ceil(parts / at_once);
+    // Who has nothing left in the last wave leaves memory idle.
+    const double uneven = waves > 1 ? 1 + kUneven * (waves * at_once / parts - 1) : 1;
     const auto depth = static_cast<double>(ceil_div(parts_of_k(variant, p), tile.split));
     // The fit does not know where it leaves what was measured: nothing is quicker than a multiprocessor.
     const double part_us = std::max<double>(times.part_us, least_part_us(tile));
     const double working_us = waves * (times.tile_us + depth * part_us);
     // None hides behind another wholly where both take about as long.
+    const double all_us[] = {working_us, times.memory_share * memory_us * uneven,
+                             times.traffic_share * traffic_us * uneven};
+    if (const double least = times.start_us + std::ranges::max(all_us); least > most) return least;
     double sum = 0;
-    for (const double us : {working_us, times.memory_share * memory_us, times.traffic_share * traffic_us})
-        sum += us * us * us;
+    for (const double us : all_us) sum += us * us * us;
     return times.start_us + std::cbrt(sum);
 }
 
@@ -204,8 +207,13 @@ GemmWgmmaParams wgmma_params(Stream& stream, const GemmVariant& variant, const G
     const int depth =
         kWgmmaDepthBytes / static_cast<int>(itemsize(variant.dtype));  // 64 where it is across k
     GemmWgmmaParams params;
-    params.a = map_of(device, a, p, depth, a_along_k ? tile.rows / tile.beside : depth);
-    params.b = map_of(device, b, p, depth, b_along_k ? tile.columns / tile.below : depth);
+    const int a_lines = a_along_k ? wgmma_lines(tile.rows, p.m) : tile.rows,
+              b_lines = b_along_k ? wgmma_lines(tile.columns, p.n) : tile.columns;
+    params.a_lines = wgmma_brought(a_lines, tile.beside);
+    params.b_lines = wgmma_brought(b_lines, tile.below);
+    params.stage_bytes = (a_lines + b_lines) * kWgmmaDepthBytes;
+    params.a = map_of(device, a, p, depth, a_along_k ? params.a_lines.count : depth);
+    params.b = map_of(device, b, p, depth, b_along_k ? params.b_lines.count : depth);
     params.store = wgmma_store(variant, p);
     if (params.store != WgmmaStore::rows) {
         const bool turned = params.store == WgmmaStore::turned;

@@ -6,31 +6,37 @@
 namespace gpk::ops {
 
 // Start, tile, part of k, shares of the memory's time and of the L2 cache's: see WgmmaTimes.
-inline constexpr WgmmaTimes wgmma_times_128x256_pair = {1.00f, 2.72f, 0.5998f, 0.900f, 0.600f};
-inline constexpr WgmmaTimes wgmma_times_128x224_pair = {1.29f, 2.41f, 0.5144f, 1.108f, 0.582f};
-inline constexpr WgmmaTimes wgmma_times_128x192_pair = {1.56f, 1.93f, 0.4443f, 1.152f, 0.520f};
-inline constexpr WgmmaTimes wgmma_times_128x176_pair = {1.96f, 1.81f, 0.3921f, 1.136f, 0.549f};
-inline constexpr WgmmaTimes wgmma_times_128x160_pair = {1.72f, 1.96f, 0.3557f, 1.139f, 0.526f};
-inline constexpr WgmmaTimes wgmma_times_128x144_pair = {1.89f, 1.77f, 0.3177f, 1.210f, 0.517f};
-inline constexpr WgmmaTimes wgmma_times_128x128_pair = {2.95f, 0.41f, 0.2874f, 1.136f, 0.473f};
-inline constexpr WgmmaTimes wgmma_times_128x112_pair = {2.15f, 1.47f, 0.2407f, 1.154f, 0.496f};
-inline constexpr WgmmaTimes wgmma_times_128x112_beside2 = {2.38f, 1.16f, 0.2430f, 1.140f, 0.547f};
-inline constexpr WgmmaTimes wgmma_times_128x96_square = {1.00f, 3.54f, 0.1904f, 1.292f, 0.944f};
-inline constexpr WgmmaTimes wgmma_times_128x256 = {1.00f, 2.27f, 0.5827f, 0.955f, 0.454f};
-inline constexpr WgmmaTimes wgmma_times_128x128 = {1.44f, 1.48f, 0.2851f, 1.126f, 0.358f};
-inline constexpr WgmmaTimes wgmma_times_128x128_split2 = {1.00f, 3.97f, 0.2730f, 1.283f, 0.478f};
-inline constexpr WgmmaTimes wgmma_times_128x96_split2 = {1.00f, 3.56f, 0.2030f, 1.229f, 0.544f};
-inline constexpr WgmmaTimes wgmma_times_128x64_split2 = {1.00f, 2.95f, 0.1627f, 1.177f, 0.556f};
-inline constexpr WgmmaTimes wgmma_times_64x256 = {1.74f, 1.26f, 0.3166f, 1.027f, 0.300f};
-inline constexpr WgmmaTimes wgmma_times_64x256_split4 = {1.42f, 5.77f, 0.2863f, 1.180f, 0.702f};
-inline constexpr WgmmaTimes wgmma_times_64x192_beside2 = {1.03f, 2.40f, 0.2198f, 1.132f, 0.532f};
-inline constexpr WgmmaTimes wgmma_times_64x128 = {2.49f, 0.34f, 0.1351f, 1.050f, 0.300f};
-inline constexpr WgmmaTimes wgmma_times_64x128_split2 = {2.62f, 1.34f, 0.1604f, 1.112f, 0.572f};
-inline constexpr WgmmaTimes wgmma_times_64x96_beside4 = {1.00f, 2.99f, 0.1894f, 1.001f, 0.686f};
-inline constexpr WgmmaTimes wgmma_times_64x96_split3 = {1.00f, 3.76f, 0.1249f, 1.115f, 0.773f};
-inline constexpr WgmmaTimes wgmma_times_64x96_turns = {1.90f, 0.94f, 0.1263f, 1.202f, 0.304f};
-inline constexpr WgmmaTimes wgmma_times_64x64_turns_beside4 = {1.00f, 2.88f, 0.1303f, 1.170f, 0.576f};
-inline constexpr WgmmaTimes wgmma_times_64x64_turns_pair = {2.44f, 0.50f, 0.1331f, 1.338f, 0.426f};
-inline constexpr WgmmaTimes wgmma_times_64x32_turns = {2.35f, 0.00f, 0.1223f, 1.069f, 0.316f};
+inline constexpr WgmmaTimes wgmma_times_128x256_pair = {1.08f, 3.66f, 0.5668f, 0.900f, 0.646f};
+inline constexpr WgmmaTimes wgmma_times_128x224_pair = {1.26f, 3.19f, 0.5019f, 0.900f, 0.590f};
+inline constexpr WgmmaTimes wgmma_times_128x192_pair = {2.42f, 2.14f, 0.4287f, 0.900f, 0.572f};
+inline constexpr WgmmaTimes wgmma_times_128x176_pair = {2.46f, 2.07f, 0.3831f, 0.900f, 0.566f};
+inline constexpr WgmmaTimes wgmma_times_128x160_pair = {2.53f, 1.95f, 0.3513f, 0.900f, 0.533f};
+inline constexpr WgmmaTimes wgmma_times_128x144_pair = {2.51f, 1.84f, 0.3216f, 0.949f, 0.493f};
+inline constexpr WgmmaTimes wgmma_times_128x128_pair = {3.60f, 0.49f, 0.2885f, 0.954f, 0.458f};
+inline constexpr WgmmaTimes wgmma_times_128x112_pair = {2.81f, 1.46f, 0.2470f, 1.006f, 0.454f};
+inline constexpr WgmmaTimes wgmma_times_128x144_below4 = {2.07f, 2.10f, 0.3305f, 0.954f, 0.608f};
+inline constexpr WgmmaTimes wgmma_times_128x112_below4 = {2.26f, 1.99f, 0.2486f, 1.035f, 0.537f};
+inline constexpr WgmmaTimes wgmma_times_128x80_below4 = {2.07f, 1.90f, 0.1950f, 1.108f, 0.432f};
+inline constexpr WgmmaTimes wgmma_times_128x112_beside2 = {2.60f, 1.56f, 0.2544f, 0.943f, 0.447f};
+inline constexpr WgmmaTimes wgmma_times_128x80_beside2 = {2.81f, 1.24f, 0.1962f, 0.900f, 0.469f};
+inline constexpr WgmmaTimes wgmma_times_128x80_oblong = {2.92f, 1.22f, 0.1949f, 1.274f, 0.713f};
+inline constexpr WgmmaTimes wgmma_times_128x96_square = {2.57f, 1.75f, 0.2206f, 0.974f, 0.614f};
+inline constexpr WgmmaTimes wgmma_times_128x256 = {1.19f, 2.91f, 0.5659f, 0.949f, 0.453f};
+inline constexpr WgmmaTimes wgmma_times_128x128 = {2.25f, 1.35f, 0.2821f, 0.992f, 0.353f};
+inline constexpr WgmmaTimes wgmma_times_128x128_split2 = {1.00f, 4.85f, 0.2718f, 1.085f, 0.490f};
+inline constexpr WgmmaTimes wgmma_times_128x96_split2 = {1.00f, 4.47f, 0.2049f, 1.131f, 0.478f};
+inline constexpr WgmmaTimes wgmma_times_128x64_split2 = {1.00f, 4.06f, 0.1577f, 1.182f, 0.459f};
+inline constexpr WgmmaTimes wgmma_times_128x96_split2_pair = {1.00f, 4.69f, 0.2115f, 1.197f, 0.501f};
+inline constexpr WgmmaTimes wgmma_times_64x256 = {2.45f, 0.67f, 0.3191f, 1.073f, 0.300f};
+inline constexpr WgmmaTimes wgmma_times_64x256_split4 = {1.13f, 6.07f, 0.3074f, 1.292f, 0.526f};
+inline constexpr WgmmaTimes wgmma_times_64x192_beside2 = {2.45f, 1.22f, 0.2466f, 1.140f, 0.340f};
+inline constexpr WgmmaTimes wgmma_times_64x128 = {2.89f, 0.44f, 0.1463f, 0.958f, 0.300f};
+inline constexpr WgmmaTimes wgmma_times_64x128_split2 = {1.38f, 3.70f, 0.1539f, 1.180f, 0.452f};
+inline constexpr WgmmaTimes wgmma_times_64x96_split3 = {1.00f, 4.39f, 0.1307f, 1.199f, 0.502f};
+inline constexpr WgmmaTimes wgmma_times_64x96_turns = {2.55f, 0.97f, 0.1302f, 1.013f, 0.314f};
+inline constexpr WgmmaTimes wgmma_times_64x64_turns_pair = {3.02f, 0.67f, 0.1483f, 0.955f, 0.354f};
+inline constexpr WgmmaTimes wgmma_times_64x80_turns_below4 = {3.05f, 0.90f, 0.1372f, 1.031f, 0.412f};
+inline constexpr WgmmaTimes wgmma_times_64x48_turns_below4 = {2.87f, 0.73f, 0.1312f, 1.019f, 0.300f};
+inline constexpr WgmmaTimes wgmma_times_64x32_turns = {2.70f, 0.37f, 0.1138f, 0.996f, 0.300f};
 
 }  // namespace gpk::ops

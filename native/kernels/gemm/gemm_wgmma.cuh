@@ -28,19 +28,19 @@ struct Ring {
 template <class W>
 struct Span {
     int begin, end;
-    __device__ __forceinline__ Span(const GemmProblem& p, int rank) {
+    __device__ __forceinline__ Span(const GemmProblem& p, int share) {
         const int parts = static_cast<int>((p.k + W::kDepth - 1) / W::kDepth);
-        begin = W::kSplit > 1 ? parts * rank / W::kSplit : 0;
-        end = W::kSplit > 1 ? parts * (rank + 1) / W::kSplit : parts;
+        begin = W::kSplit > 1 ? parts * share / W::kSplit : 0;
+        end = W::kSplit > 1 ? parts * (share + 1) / W::kSplit : parts;
     }
 };
 
-// One operand's part of a stage: `kLines` of m or n, from `line` on; for all the blocks in `mask` where those
-// are more.
+// One operand's part of a stage, from `line` of m or n on: a box of the map's lines along k, else `kLines`;
+// for all the blocks in `mask` where those are more.
 template <int kLines, bool kAlongK, bool kShared>
 __device__ __forceinline__ void load_part(unsigned char* to, const TensorMap& map, Barrier& barrier,
                                           std::uint16_t mask, int line, int k, int batch0, int batch1) {
-    static_assert(kAlongK ? kLines % 8 == 0 : kLines % 64 == 0);
+    static_assert(kAlongK || kLines % 64 == 0);
     const auto load = [&](unsigned char* box, int x, int y) {
         if constexpr (kShared) {
             tma_multicast(box, map, barrier, mask, CachePolicy::normal, x, y, batch0, batch1);
@@ -61,15 +61,21 @@ __device__ __forceinline__ void feed(const GemmWgmmaParams& p, unsigned char* st
                                      Barrier* empty) {
     const GemmProblem& g = p.problem;
     const Tiles<W> tiles(g);
-    const int rank = W::kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0;
-    const Span<W> span(g, rank);
+    const int block = W::kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0;
+    const int rank = block % W::kTiles, share = block / W::kTiles;
+    const Span<W> span(g, share);
     // What this block brings of a for those beside it, and of b for those below and above.
     constexpr int kShareA = W::kRows / W::kBeside, kShareB = W::kColumns / W::kBelow;
     const int below = rank % W::kBelow, beside = W::kBeside > 1 ? rank / W::kBelow : 0;
-    const int share_a = beside * kShareA, share_b = W::kBelow > 1 ? below * kShareB : 0;
+    const bool a_turns = W::kAAlongK && W::kBeside > 1 && p.a_lines.by_turns,
+               b_turns = W::kBAlongK && W::kBelow > 1 && p.b_lines.by_turns;
+    const int share_a = a_turns ? 0 : beside * (W::kAAlongK ? p.a_lines.count : kShareA),
+              share_b = b_turns ? 0 : below * (W::kBAlongK ? p.b_lines.count : kShareB);
     std::uint16_t of_a = 0, of_b = 0;
     for (int i = 0; i < W::kBeside; ++i) of_a |= static_cast<std::uint16_t>(1 << (i * W::kBelow + below));
     for (int i = 0; i < W::kBelow; ++i) of_b |= static_cast<std::uint16_t>(1 << (beside * W::kBelow + i));
+    of_a = static_cast<std::uint16_t>(of_a << share * W::kTiles);
+    of_b = static_cast<std::uint16_t>(of_b << share * W::kTiles);
     bool batched_a[2], batched_b[2];
     for (int i = 0; i < 2; ++i) {
         batched_a[i] = batch_stride(g.a_batch, g.batch_rank, i) != 0;
@@ -84,13 +90,17 @@ __device__ __forceinline__ void feed(const GemmWgmmaParams& p, unsigned char* st
             unsigned char* a = stages + ring.stage * W::kStageBytes;
             Barrier& arrived = full[ring.stage];
             barrier_wait(empty[ring.stage], ring.phase ^ 1);
-            barrier_expect(arrived, W::kStageBytes);
-            load_part<kShareA, W::kAAlongK, (W::kBeside > 1)>(a + share_a * kWgmmaDepthBytes, p.a, arrived,
-                                                              of_a, at.row + share_a, part * W::kDepth, a0,
-                                                              a1);
-            load_part<kShareB, W::kBAlongK, (W::kBelow > 1)>(a + W::kABytes + share_b * kWgmmaDepthBytes, p.b,
-                                                             arrived, of_b, at.column + share_b,
-                                                             part * W::kDepth, b0, b1);
+            barrier_expect(arrived, p.stage_bytes);
+            if (!a_turns || ring.stage % W::kBeside == beside) {
+                load_part<kShareA, W::kAAlongK, (W::kBeside > 1)>(a + share_a * kWgmmaDepthBytes, p.a,
+                                                                  arrived, of_a, at.row + share_a,
+                                                                  part * W::kDepth, a0, a1);
+            }
+            if (!b_turns || ring.stage % W::kBelow == below) {
+                load_part<kShareB, W::kBAlongK, (W::kBelow > 1)>(a + W::kABytes + share_b * kWgmmaDepthBytes,
+                                                                 p.b, arrived, of_b, at.column + share_b,
+                                                                 part * W::kDepth, b0, b1);
+            }
             ring.template step<W::kStages>();
         }
     }
@@ -113,18 +123,18 @@ __device__ __forceinline__ void store_in_block(std::uint32_t to, const Sum* four
 // Adds up what the blocks of a cluster have summed over their parts of k: each block sends the others their
 // columns and gets its own of all.
 template <class W>
-__device__ __forceinline__ void exchange(unsigned char* received, Barrier& came,
+__device__ __forceinline__ void exchange(unsigned char* received, Barrier& came, int rank, int share,
                                          const typename W::Sum (&sums)[W::kParts][W::kSums],
                                          typename W::Sum (&own)[W::kParts][W::kOwnSums]) {
     static_assert(W::kOwnSums % 4 == 0);
     constexpr int kThreads = kWgmmaConsumers * kWarpgroup, kFours = W::kOwnSums / 4;
-    const int rank = static_cast<int>(cluster_rank()), thread = threadIdx.x - kWarpgroup;
+    const int thread = threadIdx.x - kWarpgroup;
     const auto slot = [&](int from, int i, int four) {
         return (((from * W::kParts + i) * kFours + four) * kThreads + thread) * 16;
     };
 #pragma unroll
     for (int owner = 0; owner < W::kSplit; ++owner) {
-        if (owner == rank) {
+        if (owner == share) {
 #pragma unroll
             for (int i = 0; i < W::kParts; ++i) {
 #pragma unroll
@@ -132,8 +142,9 @@ __device__ __forceinline__ void exchange(unsigned char* received, Barrier& came,
             }
             continue;
         }
-        const std::uint32_t to = address_in_block(shared_address(received), owner);
-        const int from = rank < owner ? rank : rank - 1;
+        const int block = owner * W::kTiles + rank;
+        const std::uint32_t to = address_in_block(shared_address(received), block);
+        const int from = share < owner ? share : share - 1;
 #pragma unroll
         for (int i = 0; i < W::kParts; ++i) {
 #pragma unroll
@@ -142,7 +153,7 @@ __device__ __forceinline__ void exchange(unsigned char* received, Barrier& came,
             }
         }
         __syncwarp();
-        if (thread % 32 == 0) barrier_arrive_at(came, owner);
+        if (thread % 32 == 0) barrier_arrive_at(came, block);
     }
     barrier_wait_cluster(came, 0);
 #pragma unroll
@@ -263,8 +274,9 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
                                                Barrier* empty, Barrier* came) {
     using Instruction = typename W::Instruction;
     const Tiles<W> tiles(p.problem);
-    const int rank = W::kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0;
-    const Span<W> span(p.problem, rank);
+    const int block = W::kBlocks > 1 ? static_cast<int>(cluster_rank()) : 0;
+    const int rank = block % W::kTiles, share = block / W::kTiles;
+    const Span<W> span(p.problem, share);
     const int count = span.end - span.begin;
     const int thread = threadIdx.x % kWarpgroup;
     const int part_row = W::kPingPong || W::kDividesK || W::kCutsColumns ? 0 : consumer * W::kPartRows;
@@ -275,7 +287,8 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
     const int below = rank % W::kBelow, beside = rank / W::kBelow;
     const int other = thread - W::kBelow;
     const int giver =
-        thread < W::kBelow ? beside * W::kBelow + thread : (other + (other >= beside)) * W::kBelow + below;
+        share * W::kTiles +
+        (thread < W::kBelow ? beside * W::kBelow + thread : (other + (other >= beside)) * W::kBelow + below);
     const auto release = [&](int stage) {
         if constexpr (W::kSharing > 1) {
             if (thread < W::kSharing) barrier_free_at(empty[stage], giver);
@@ -403,8 +416,8 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
             store(own);
         } else if constexpr (W::kSplit > 1) {
             typename W::Sum own[W::kParts][W::kOwnSums];
-            exchange<W>(received, *came, sums, own);
-            part.column += rank * W::kOwnColumns;
+            exchange<W>(received, *came, rank, share, sums, own);
+            part.column += share * W::kOwnColumns;
             store(own);
         } else {
             store(sums);

@@ -25,39 +25,45 @@ struct WgmmaTile {
     int stages;  // of 128 bytes of k, in shared memory
     int below;   // blocks of a cluster, one below the other, that share b's part of a tile
     int beside;  // and side by side, that share a's
-    int split;   // or that share the k of one tile
+    int split;   // and that share the k of one tile
     WgmmaTurns turns;
     int per_sm = 1;  // blocks that fit on a multiprocessor
 };
 
 // X(name, rows, columns, stages, below, beside, split, turns, per_sm). pair: 2 below each other; square: and
-// 2 beside; turns: of k.
-#define GPK_WGMMA_TILES(X)                                        \
-    X(128x256_pair, 128, 256, 4, 2, 1, 1, WgmmaTurns::none, 1)    \
-    X(128x224_pair, 128, 224, 4, 2, 1, 1, WgmmaTurns::none, 1)    \
-    X(128x192_pair, 128, 192, 4, 2, 1, 1, WgmmaTurns::none, 1)    \
-    X(128x176_pair, 128, 176, 5, 2, 1, 1, WgmmaTurns::none, 1)    \
-    X(128x160_pair, 128, 160, 5, 2, 1, 1, WgmmaTurns::none, 1)    \
-    X(128x144_pair, 128, 144, 5, 2, 1, 1, WgmmaTurns::none, 1)    \
-    X(128x128_pair, 128, 128, 6, 2, 1, 1, WgmmaTurns::tiles, 1)   \
-    X(128x112_pair, 128, 112, 6, 2, 1, 1, WgmmaTurns::none, 1)    \
-    X(128x112_beside2, 128, 112, 6, 1, 2, 1, WgmmaTurns::none, 1) \
-    X(128x96_square, 128, 96, 6, 2, 2, 1, WgmmaTurns::none, 1)    \
-    X(128x256, 128, 256, 4, 1, 1, 1, WgmmaTurns::none, 1)         \
-    X(128x128, 128, 128, 6, 1, 1, 1, WgmmaTurns::none, 1)         \
-    X(128x128_split2, 128, 128, 5, 1, 1, 2, WgmmaTurns::none, 1)  \
-    X(128x96_split2, 128, 96, 6, 1, 1, 2, WgmmaTurns::none, 1)    \
-    X(128x64_split2, 128, 64, 7, 1, 1, 2, WgmmaTurns::none, 1)    \
-    X(64x256, 64, 256, 4, 1, 1, 1, WgmmaTurns::none, 1)           \
-    X(64x256_split4, 64, 256, 4, 1, 1, 4, WgmmaTurns::none, 1)    \
-    X(64x192_beside2, 64, 192, 6, 1, 2, 1, WgmmaTurns::none, 1)   \
-    X(64x128, 64, 128, 8, 1, 1, 1, WgmmaTurns::tiles, 1)          \
-    X(64x128_split2, 64, 128, 7, 1, 1, 2, WgmmaTurns::none, 1)    \
-    X(64x96_beside4, 64, 96, 9, 1, 4, 1, WgmmaTurns::none, 1)     \
-    X(64x96_split3, 64, 96, 8, 1, 1, 3, WgmmaTurns::none, 1)      \
-    X(64x96_turns, 64, 96, 9, 1, 1, 1, WgmmaTurns::k, 1)          \
-    X(64x64_turns_beside4, 64, 64, 12, 1, 4, 1, WgmmaTurns::k, 1) \
-    X(64x64_turns_pair, 64, 64, 12, 2, 1, 1, WgmmaTurns::k, 1)    \
+// 2 beside; oblong: and 4 beside; turns: of k.
+#define GPK_WGMMA_TILES(X)                                          \
+    X(128x256_pair, 128, 256, 4, 2, 1, 1, WgmmaTurns::none, 1)      \
+    X(128x224_pair, 128, 224, 4, 2, 1, 1, WgmmaTurns::none, 1)      \
+    X(128x192_pair, 128, 192, 4, 2, 1, 1, WgmmaTurns::none, 1)      \
+    X(128x176_pair, 128, 176, 5, 2, 1, 1, WgmmaTurns::none, 1)      \
+    X(128x160_pair, 128, 160, 5, 2, 1, 1, WgmmaTurns::none, 1)      \
+    X(128x144_pair, 128, 144, 5, 2, 1, 1, WgmmaTurns::none, 1)      \
+    X(128x128_pair, 128, 128, 6, 2, 1, 1, WgmmaTurns::tiles, 1)     \
+    X(128x112_pair, 128, 112, 6, 2, 1, 1, WgmmaTurns::none, 1)      \
+    X(128x144_below4, 128, 144, 5, 4, 1, 1, WgmmaTurns::none, 1)    \
+    X(128x112_below4, 128, 112, 6, 4, 1, 1, WgmmaTurns::none, 1)    \
+    X(128x80_below4, 128, 80, 7, 4, 1, 1, WgmmaTurns::none, 1)      \
+    X(128x112_beside2, 128, 112, 6, 1, 2, 1, WgmmaTurns::none, 1)   \
+    X(128x80_beside2, 128, 80, 7, 1, 2, 1, WgmmaTurns::none, 1)     \
+    X(128x80_oblong, 128, 80, 7, 2, 4, 1, WgmmaTurns::none, 1)      \
+    X(128x96_square, 128, 96, 6, 2, 2, 1, WgmmaTurns::none, 1)      \
+    X(128x256, 128, 256, 4, 1, 1, 1, WgmmaTurns::none, 1)           \
+    X(128x128, 128, 128, 6, 1, 1, 1, WgmmaTurns::none, 1)           \
+    X(128x128_split2, 128, 128, 5, 1, 1, 2, WgmmaTurns::none, 1)    \
+    X(128x96_split2, 128, 96, 6, 1, 1, 2, WgmmaTurns::none, 1)      \
+    X(128x64_split2, 128, 64, 7, 1, 1, 2, WgmmaTurns::none, 1)      \
+    X(128x96_split2_pair, 128, 96, 6, 2, 1, 2, WgmmaTurns::none, 1) \
+    X(64x256, 64, 256, 4, 1, 1, 1, WgmmaTurns::none, 1)             \
+    X(64x256_split4, 64, 256, 4, 1, 1, 4, WgmmaTurns::none, 1)      \
+    X(64x192_beside2, 64, 192, 6, 1, 2, 1, WgmmaTurns::none, 1)     \
+    X(64x128, 64, 128, 8, 1, 1, 1, WgmmaTurns::tiles, 1)            \
+    X(64x128_split2, 64, 128, 7, 1, 1, 2, WgmmaTurns::none, 1)      \
+    X(64x96_split3, 64, 96, 8, 1, 1, 3, WgmmaTurns::none, 1)        \
+    X(64x96_turns, 64, 96, 9, 1, 1, 1, WgmmaTurns::k, 1)            \
+    X(64x64_turns_pair, 64, 64, 12, 2, 1, 1, WgmmaTurns::k, 1)      \
+    X(64x80_turns_below4, 64, 80, 10, 4, 1, 1, WgmmaTurns::k, 1)    \
+    X(64x48_turns_below4, 64, 48, 12, 4, 1, 1, WgmmaTurns::k, 1)    \
     X(64x32_turns, 64, 32, 16, 1, 1, 1, WgmmaTurns::k, 1)
 
 #define GPK_X(name, ...) inline constexpr WgmmaTile wgmma_tile_##name = {__VA_ARGS__};
@@ -80,39 +86,45 @@ enum class WgmmaSums { direct, scaled };
     X(T, type, tile, kn, true, false, float, _float32, direct)
 #define GPK_WGMMA_ALL(X, T, type, tile) \
     GPK_WGMMA_KK(X, T, type, tile) GPK_WGMMA_KN(X, T, type, tile) GPK_WGMMA_M(X, T, type, tile)
-#define GPK_WGMMA_16BIT(X, T, type)               \
-    GPK_WGMMA_ALL(X, T, type, 128x256_pair)       \
-    GPK_WGMMA_KK(X, T, type, 128x224_pair)        \
-    GPK_WGMMA_KK(X, T, type, 128x192_pair)        \
-    GPK_WGMMA_KK(X, T, type, 128x176_pair)        \
-    GPK_WGMMA_KK(X, T, type, 128x160_pair)        \
-    GPK_WGMMA_KK(X, T, type, 128x144_pair)        \
-    GPK_WGMMA_ALL(X, T, type, 128x128_pair)       \
-    GPK_WGMMA_KK(X, T, type, 128x112_pair)        \
-    GPK_WGMMA_KK(X, T, type, 128x112_beside2)     \
-    GPK_WGMMA_KK(X, T, type, 128x96_square)       \
-    GPK_WGMMA_KK(X, T, type, 128x256)             \
-    GPK_WGMMA_KN(X, T, type, 128x256)             \
-    GPK_WGMMA_ALL(X, T, type, 128x128)            \
-    GPK_WGMMA_ALL(X, T, type, 128x128_split2)     \
-    GPK_WGMMA_KK(X, T, type, 128x96_split2)       \
-    GPK_WGMMA_KK(X, T, type, 128x64_split2)       \
-    GPK_WGMMA_KN(X, T, type, 128x64_split2)       \
-    GPK_WGMMA_KK(X, T, type, 64x256)              \
-    GPK_WGMMA_KN(X, T, type, 64x256)              \
-    GPK_WGMMA_KK(X, T, type, 64x256_split4)       \
-    GPK_WGMMA_KN(X, T, type, 64x256_split4)       \
-    GPK_WGMMA_KK(X, T, type, 64x192_beside2)      \
-    GPK_WGMMA_ALL(X, T, type, 64x128)             \
-    GPK_WGMMA_ALL(X, T, type, 64x128_split2)      \
-    GPK_WGMMA_KK(X, T, type, 64x96_beside4)       \
-    GPK_WGMMA_KK(X, T, type, 64x96_split3)        \
-    GPK_WGMMA_KK(X, T, type, 64x96_turns)         \
-    GPK_WGMMA_KK(X, T, type, 64x64_turns_beside4) \
-    GPK_WGMMA_KK(X, T, type, 64x64_turns_pair)    \
-    GPK_WGMMA_KK(X, T, type, 64x32_turns)         \
-    GPK_WGMMA_FLOAT32(X, T, type, 128x256_pair)   \
-    GPK_WGMMA_FLOAT32(X, T, type, 128x128_pair)   \
+#define GPK_WGMMA_16BIT(X, T, type)              \
+    GPK_WGMMA_ALL(X, T, type, 128x256_pair)      \
+    GPK_WGMMA_KK(X, T, type, 128x224_pair)       \
+    GPK_WGMMA_KK(X, T, type, 128x192_pair)       \
+    GPK_WGMMA_KK(X, T, type, 128x176_pair)       \
+    GPK_WGMMA_KK(X, T, type, 128x160_pair)       \
+    GPK_WGMMA_KK(X, T, type, 128x144_pair)       \
+    GPK_WGMMA_ALL(X, T, type, 128x128_pair)      \
+    GPK_WGMMA_KK(X, T, type, 128x112_pair)       \
+    GPK_WGMMA_KK(X, T, type, 128x112_beside2)    \
+    GPK_WGMMA_KK(X, T, type, 128x96_square)      \
+    GPK_WGMMA_KK(X, T, type, 128x256)            \
+    GPK_WGMMA_KN(X, T, type, 128x256)            \
+    GPK_WGMMA_ALL(X, T, type, 128x128)           \
+    GPK_WGMMA_ALL(X, T, type, 128x128_split2)    \
+    GPK_WGMMA_KK(X, T, type, 128x96_split2)      \
+    GPK_WGMMA_KK(X, T, type, 128x64_split2)      \
+    GPK_WGMMA_KN(X, T, type, 128x64_split2)      \
+    GPK_WGMMA_KK(X, T, type, 64x256)             \
+    GPK_WGMMA_KN(X, T, type, 64x256)             \
+    GPK_WGMMA_KK(X, T, type, 64x256_split4)      \
+    GPK_WGMMA_KN(X, T, type, 64x256_split4)      \
+    GPK_WGMMA_KK(X, T, type, 64x192_beside2)     \
+    GPK_WGMMA_ALL(X, T, type, 64x128)            \
+    GPK_WGMMA_ALL(X, T, type, 64x128_split2)     \
+    GPK_WGMMA_KK(X, T, type, 64x96_split3)       \
+    GPK_WGMMA_KK(X, T, type, 64x96_turns)        \
+    GPK_WGMMA_KK(X, T, type, 64x64_turns_pair)   \
+    GPK_WGMMA_KK(X, T, type, 64x32_turns)        \
+    GPK_WGMMA_KK(X, T, type, 128x144_below4)     \
+    GPK_WGMMA_KK(X, T, type, 128x112_below4)     \
+    GPK_WGMMA_KK(X, T, type, 128x80_below4)      \
+    GPK_WGMMA_KK(X, T, type, 128x80_beside2)     \
+    GPK_WGMMA_KK(X, T, type, 128x80_oblong)      \
+    GPK_WGMMA_KK(X, T, type, 128x96_split2_pair) \
+    GPK_WGMMA_KK(X, T, type, 64x80_turns_below4) \
+    GPK_WGMMA_KK(X, T, type, 64x48_turns_below4) \
+    GPK_WGMMA_FLOAT32(X, T, type, 128x256_pair)  \
+    GPK_WGMMA_FLOAT32(X, T, type, 128x128_pair)  \
     GPK_WGMMA_FLOAT32(X, T, type, 64x128_split2)
 // Types that the instruction reads along k only.
 #define GPK_WGMMA_ALONG_K(X, T, type, Out, suffix)                \
@@ -178,7 +190,7 @@ GPK_HD constexpr int wgmma_own_columns(const WgmmaTile& t) {
     return wgmma_part_columns(t) / (t.turns == WgmmaTurns::k ? kWgmmaConsumers : t.split);
 }
 GPK_HD constexpr bool wgmma_maps_result(const WgmmaTile& t, int itemsize) {
-    return wgmma_own_columns(t) * itemsize % 32 == 0;
+    return wgmma_own_columns(t) * itemsize % 16 == 0;
 }
 GPK_HD constexpr int wgmma_shared_bytes(const WgmmaTile& t) {
     return t.stages * wgmma_stage_bytes(t) + kWgmmaConsumers * wgmma_staging_bytes(t) +
@@ -194,6 +206,20 @@ GPK_HD constexpr bool wgmma_turns_result(const WgmmaTile& t, bool along_k, int i
     return along_k && itemsize == 2 && result_size == 2 && wgmma_maps_result(t, 2);
 }
 
+// Lines of an operand that lies along k, of a stage: those of a tile, or, where there is less of it, as many
+// as there are in eights, since the copy engine takes long to make lines that are not there. Of blocks that
+// share them each brings a part; or all, by turns, where they cannot be divided in eights.
+struct WgmmaLines {
+    std::int32_t count;  // of a box
+    std::int32_t by_turns;
+};
+GPK_HD constexpr int wgmma_lines(int tile, std::int64_t extent) {
+    return extent < tile ? static_cast<int>((extent + 7) / 8 * 8) : tile;
+}
+GPK_HD constexpr WgmmaLines wgmma_brought(int lines, int blocks) {
+    return lines % (8 * blocks) == 0 ? WgmmaLines{lines / blocks, 0} : WgmmaLines{lines, 1};
+}
+
 struct GemmWgmmaParams {
     TensorMap a, b, c;  // dimensions: the contiguous one, the other, two of batches
     TensorMap c_rest;   // c in boxes of the columns of a tile that are no whole 128 bytes
@@ -201,6 +227,8 @@ struct GemmWgmmaParams {
     std::int32_t group;               // of tile rows (of a cluster) that are taken together, for the L2 cache
     std::int32_t successor_may_come;  // before the last block has ended
     WgmmaStore store;
+    WgmmaLines a_lines, b_lines;  // of operands along k
+    std::int32_t stage_bytes;     // that come for a stage
 };
 
 const Kernel& gemm_kernel(GemmWgmmaKernel which);

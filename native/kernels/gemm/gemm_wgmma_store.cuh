@@ -19,11 +19,22 @@ __device__ __forceinline__ void store_matrices(std::uint32_t to, std::uint32_t a
                  : "memory");
 }
 
+// Two of them: the last eight columns.
+__device__ __forceinline__ void store_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b)
+                 : "memory");
+}
+
 // Each matrix with its columns as rows.
 __device__ __forceinline__ void store_turned_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b,
                                                       std::uint32_t c, std::uint32_t d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a),
                  "r"(b), "r"(c), "r"(d)
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_turned_matrices(std::uint32_t to, std::uint32_t a, std::uint32_t b) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b)
                  : "memory");
 }
 
@@ -104,10 +115,15 @@ __device__ __forceinline__ void store_box(const GemmWgmmaParams& p, unsigned cha
     };
     if constexpr (kSize == 2) {
 #pragma unroll
-        for (int j = 0; j < kColumns / 2; j += 8) {
+        for (int j = 0; j + 8 <= kColumns / 2; j += 8) {
             store_matrices(shared_address(piece(lane % 16, j / 4 + lane / 16)), pack<Out>(d[j], d[j + 1]),
                            pack<Out>(d[j + 2], d[j + 3]), pack<Out>(d[j + 4], d[j + 5]),
                            pack<Out>(d[j + 6], d[j + 7]));
+        }
+        if constexpr (kColumns % 16 == 8) {
+            constexpr int kLast = kColumns / 2 - 4;
+            store_matrices(shared_address(piece(lane % 16, kLast / 4)), pack<Out>(d[kLast], d[kLast + 1]),
+                           pack<Out>(d[kLast + 2], d[kLast + 3]));
         }
     } else {
 #pragma unroll
@@ -158,10 +174,15 @@ __device__ __forceinline__ void store_turned_box(const TensorMap& map, unsigned 
     __syncwarp();
     unsigned char* line = box + (lane / 16 * 8 + lane % 8) * 32 + lane / 8 % 2 * 16;
 #pragma unroll
-    for (int j = 0; j < kColumns / 2; j += 8) {
+    for (int j = 0; j + 8 <= kColumns / 2; j += 8) {
         store_turned_matrices(shared_address(line + j * 2 * 32), pack<Out>(d[j], d[j + 1]),
                               pack<Out>(d[j + 2], d[j + 3]), pack<Out>(d[j + 4], d[j + 5]),
                               pack<Out>(d[j + 6], d[j + 7]));
+    }
+    if constexpr (kColumns % 16 == 8) {
+        constexpr int kLast = kColumns / 2 - 4;
+        store_turned_matrices(shared_address(box + (kLast * 2 + lane % 8) * 32 + lane / 8 % 2 * 16),
+                              pack<Out>(d[kLast], d[kLast + 1]), pack<Out>(d[kLast + 2], d[kLast + 3]));
     }
     fence_async_shared();
     __syncwarp();

@@ -23,8 +23,9 @@ struct Wgmma {
     static constexpr int kDepth = kWgmmaDepthBytes / static_cast<int>(sizeof(T));  // of k in a stage
     static constexpr int kRows = kTile.rows, kColumns = kTile.columns, kStages = kTile.stages;
     static constexpr int kBelow = kTile.below, kBeside = kTile.beside, kSplit = kTile.split;
-    static constexpr int kBlocks = kBelow * kBeside * kSplit;  // of a cluster
-    static constexpr int kSharing = kBelow + kBeside - 1;      // blocks that bring to one, itself included
+    static constexpr int kTiles = kBelow * kBeside;        // of a cluster
+    static constexpr int kBlocks = kTiles * kSplit;        // those of the first part of k come first
+    static constexpr int kSharing = kBelow + kBeside - 1;  // blocks that bring to one, itself included
     // Of the feeding and the multiplying threads: what a multiprocessor has, shared out.
     static constexpr int kFeedRegisters = kTile.per_sm == 1 ? 40 : 24,
                          kSumRegisters = kTile.per_sm == 1 ? 232 : 104;
@@ -46,7 +47,7 @@ struct Wgmma {
     static constexpr bool kTurnsResult =
         wgmma_turns_result(kTile, kAAlongK&& kBAlongK, sizeof(T), sizeof(Out));
     static constexpr int kReceivedBytes = wgmma_received_bytes(kTile);
-    static_assert(kSplit == 1 || (kBelow == 1 && kBeside == 1 && kTile.turns == WgmmaTurns::none));
+    static_assert(kSplit == 1 || kTile.turns == WgmmaTurns::none);
 };
 
 // Where a tile lies. Groups of tile rows are taken together, column by column, so that blocks that run at one
@@ -64,6 +65,9 @@ struct Tiles {
           columns(static_cast<int>((p.n + W::kColumns * W::kBeside - 1) / (W::kColumns * W::kBeside))),
           count(rows * columns * static_cast<int>(p.batches)) {}
 
+    // Of block `rank` of those that share a part of k. The last tiles move back to where all their lines
+    // exist and make some elements once more, with the same bits: the copy engine takes long to make lines
+    // that are not there. Not where a residual may be the result itself.
     __device__ __forceinline__ Place place(const GemmWgmmaParams& p, int id, int rank) const {
         const int in_matrix = rows * columns, batch = id / in_matrix, inside = id - batch * in_matrix;
         const int group = inside / (p.group * columns), first = group * p.group;
@@ -74,6 +78,11 @@ struct Tiles {
         Place place;
         place.row = (row * W::kBelow + (W::kBelow > 1 ? rank % W::kBelow : 0)) * W::kRows;
         place.column = (column * W::kBeside + (W::kBeside > 1 ? rank / W::kBelow : 0)) * W::kColumns;
+        if (W::kHow == WgmmaSums::direct && p.problem.epilogue.residual == nullptr) {
+            const int m = static_cast<int>(p.problem.m), n = static_cast<int>(p.problem.n);
+            if (W::kAAlongK) place.row = max(min(place.row, m - W::kRows), 0);
+            if (W::kBAlongK) place.column = max(min(place.column, n - W::kColumns), 0);
+        }
         place.batch[1] = batch / inner;
         place.batch[0] = batch - place.batch[1] * inner;
         return place;
