@@ -93,4 +93,10 @@ Array attention_cached(const Array& q, const Array& keys, const Array& values, c
                        const CacheOptions& cache, const AttentionOptions& options,
                        const Array* out = nullptr);
 
+// kv_append() of a token of each sequence, append.q among it, and then the attention_cached() of that q: at
+// once, where a kernel can; then append.q stays as it was.
+Array append_and_attend(const Array& k, const Array& v, const Array& keys, const Array& values,
+                        const Array& positions, const KvAppendOptions& append,
+                        const AttentionOptions& options, const Array* out = nullptr);
+
 }  // namespace gpk::ops

@@ -8,6 +8,7 @@
 #include "ops/decode_attention.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/flash_attention.hpp"
+#include "ops/kv_append.hpp"
 #include "ops/launch.hpp"
 #include "ops/model_checks.hpp"
 
@@ -39,10 +40,17 @@ void check_pages(const Array& pages, std::int64_t batch, const Array& keys) {
     require_at_most("pages", "keys of a sequence", pages.shape()[1] * keys.shape()[2], 1 << 28);
 }
 
-}  // namespace
+// What is appended on the way.
+struct Beside {
+    const kernels::KvAppendParams& params;
+    const Array &k, &v;
+    const KvAppendOptions& options;
+};
 
-Array attention_cached(const Array& query, const Array& keys, const Array& values, const Array& positions,
-                       const CacheOptions& cache, const AttentionOptions& options, const Array* out) {
+// No array where `beside` is given and no kernel does all of it.
+std::optional<Array> attend(const Array& query, const Array& keys, const Array& values,
+                            const Array& positions, const CacheOptions& cache,
+                            const AttentionOptions& options, const Array* out, const Beside* beside) {
     const auto refuse = [](const char* argument, const std::string& expected, const std::string& got) {
         throw error(ErrorKind::value,
                     {.call = kCall, .argument = argument, .expected = expected, .got = got});
@@ -149,31 +157,74 @@ Array attention_cached(const Array& query, const Array& keys, const Array& value
                       .reads = {&q, &k, &v, &at, &pages, &slopes}});
         return y;
     }
-    launch_decode({.q = q,
-                   .keys = k,
-                   .values = v,
-                   .out = y,
-                   .params = {.positions = at.as<const std::int32_t>(),
-                              .pages = page_numbers,
-                              .slopes = slope,
-                              .scale = static_cast<float>(scale),
-                              .value_scale = static_cast<float>(cache.value_scale),
-                              .soft_cap = static_cast<float>(options.soft_cap),
-                              .batch = static_cast<std::int32_t>(batch),
-                              .tokens = static_cast<std::int32_t>(tokens),
-                              .heads = static_cast<std::int32_t>(heads),
-                              .kv_heads = static_cast<std::int32_t>(kv_heads),
-                              .d = static_cast<std::int32_t>(d),
-                              .capacity = static_cast<std::int32_t>(capacity),
-                              .left = left,
-                              .right = 0,
-                              .page_tokens = static_cast<std::int32_t>(k.shape()[2]),
-                              .pages_of_sequence = static_cast<std::int32_t>(of_sequence),
-                              .page_count = static_cast<std::int32_t>(k.shape()[0])},
-                   .as_alone = cache.as_alone,
-                   .cost = cost,
-                   .reads = {&q, &k, &v, &at, &pages, &slopes}});
-    return y;
+    const KvAppendOptions append = beside != nullptr ? beside->options : KvAppendOptions{};
+    kernels::DecodeAppend appended;
+    if (beside != nullptr) {
+        const kernels::KvAppendParams& a = beside->params;
+        appended = {.k = a.k,
+                    .v = a.v,
+                    .q_norm = a.q_norm,
+                    .k_norm = a.k_norm,
+                    .rope = a.rope,
+                    .norm_eps = a.norm_eps,
+                    .k_batch_stride = a.k_batch_stride,
+                    .v_batch_stride = a.v_batch_stride};
+    }
+    const bool launched =
+        launch_decode({.q = q,
+                       .keys = k,
+                       .values = v,
+                       .out = y,
+                       .params = {.positions = at.as<const std::int32_t>(),
+                                  .pages = page_numbers,
+                                  .slopes = slope,
+                                  .scale = static_cast<float>(scale),
+                                  .value_scale = static_cast<float>(cache.value_scale),
+                                  .soft_cap = static_cast<float>(options.soft_cap),
+                                  .batch = static_cast<std::int32_t>(batch),
+                                  .tokens = static_cast<std::int32_t>(tokens),
+                                  .heads = static_cast<std::int32_t>(heads),
+                                  .kv_heads = static_cast<std::int32_t>(kv_heads),
+                                  .d = static_cast<std::int32_t>(d),
+                                  .capacity = static_cast<std::int32_t>(capacity),
+                                  .left = left,
+                                  .right = 0,
+                                  .page_tokens = static_cast<std::int32_t>(k.shape()[2]),
+                                  .pages_of_sequence = static_cast<std::int32_t>(of_sequence),
+                                  .page_count = static_cast<std::int32_t>(k.shape()[0]),
+                                  .append = appended},
+                       .as_alone = cache.as_alone,
+                       .cost = cost,
+                       .reads = {&q, &k, &v, &at, &pages, &slopes},
+                       .more_reads = {beside != nullptr ? &beside->k : nullptr,
+                                      beside != nullptr ? &beside->v : nullptr, append.q_norm, append.k_norm,
+                                      append.rope != nullptr ? &append.rope->inv_freq : nullptr}});
+    return launched ? std::optional(y) : std::nullopt;
+}
+
+}  // namespace
+
+Array attention_cached(const Array& q, const Array& keys, const Array& values, const Array& positions,
+                       const CacheOptions& cache, const AttentionOptions& options, const Array* out) {
+    return *attend(q, keys, values, positions, cache, options, out, nullptr);
+}
+
+Array append_and_attend(const Array& k, const Array& v, const Array& keys, const Array& values,
+                        const Array& positions, const KvAppendOptions& append,
+                        const AttentionOptions& options, const Array* out) {
+    if (append.q == nullptr) {
+        throw error(
+            ErrorKind::value,
+            {.call = "append_and_attend", .argument = "append.q", .expected = "queries", .got = "none"});
+    }
+    const kernels::KvAppendParams params = kv_append_params(k, v, keys, values, positions, append);
+    if (out != nullptr) require_no_overlap("append_and_attend", *out, {&k, &v});
+    if (params.tokens == 1 && append.q->size() > 0) {
+        const Beside beside{params, k, v, append};
+        if (const auto y = attend(*append.q, keys, values, positions, {}, options, out, &beside)) return *y;
+    }
+    kv_append(k, v, keys, values, positions, append);
+    return attention_cached(*append.q, keys, values, positions, {}, options, out);
 }
 
 }  // namespace gpk::ops

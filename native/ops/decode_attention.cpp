@@ -23,8 +23,7 @@ std::int64_t splits_of(Device& device, AttentionDecodeParams p, const DecodeVari
     if (as_alone) p.batch = 1;
     const std::int64_t blocks =
         std::int64_t{variant.blocks_per_multiprocessor} * current_stream(device)->multiprocessors();
-    const std::int64_t useful =
-        (std::int64_t{p.capacity} + kernels::kDecodeMinKeys - 1) / kernels::kDecodeMinKeys;
+    const std::int64_t least = kernels::decode_least_keys(p.d), useful = (p.capacity + least - 1) / least;
     return std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(tiles_of(p, variant.rows) * p.batch, 1),
                                     1, std::clamp<std::int64_t>(useful, 1, kernels::kDecodeMaxSplits));
 }
@@ -79,10 +78,17 @@ bool in_pieces(const Array& x) {
     return true;
 }
 
-const DecodeVariant& choose(const AttentionDecodeParams& p, DType dtype, DType stored) {
+// Small blocks, two of a multiprocessor, are for many sequences: they leave room for the next kernel's.
+const DecodeVariant& choose(const AttentionDecodeParams& p, DType dtype, DType stored, bool as_alone,
+                            int multiprocessors) {
     const auto rows = kernels::attention_decode(dtype, stored);
     for (const DecodeVariant& row : rows) {
         if (p.d > row.max_d || (row.needs_16_bytes && !p.vectorized)) continue;
+        const bool many = !as_alone && 8 * p.batch * tiles_of(p, row.rows) > multiprocessors;
+        if (row.needs_16_bytes && row.blocks_per_multiprocessor > 1 &&
+            (!many || p.tokens * (p.heads / p.kv_heads) > row.rows)) {
+            continue;
+        }
         // Rows of a tile that are not there cost as much as those that are.
         if (row.needs_16_bytes && row.rows > 8 && p.tokens * (p.heads / p.kv_heads) <= 8) continue;
         if (!row.needs_16_bytes && row.rows > 1 && p.heads == p.kv_heads && p.tokens == 1) continue;
@@ -95,7 +101,7 @@ const DecodeVariant& choose(const AttentionDecodeParams& p, DType dtype, DType s
 
 Array decode_query(const Array& q) { return last_axis_dense(q) && in_pieces(q) ? q : astype(q, q.dtype()); }
 
-void launch_decode(const DecodeCall& call) {
+bool launch_decode(const DecodeCall& call) {
     Device& device = call.q.device();
     const Array& q = call.q;
     AttentionDecodeParams p = call.params;
@@ -112,19 +118,28 @@ void launch_decode(const DecodeCall& call) {
     p.out_at = strides_of(call.out, 2, 1);
     p.has_options = p.soft_cap > 0 || p.slopes != nullptr;
     p.vectorized = in_pieces(call.keys) && in_pieces(call.values) && in_pieces(q);
-    const DecodeVariant& variant = choose(p, q.dtype(), call.keys.dtype());
+    const DecodeVariant& variant =
+        choose(p, q.dtype(), call.keys.dtype(), call.as_alone, current_stream(device)->multiprocessors());
+    const bool appends = p.append.k != nullptr;
+    if (appends && !variant.needs_16_bytes) return false;
     p.splits = static_cast<std::int32_t>(splits_of(device, p, variant, call.as_alone));
     const LaunchConfig config{
         .grid = {static_cast<std::uint32_t>(p.splits), static_cast<std::uint32_t>(tiles_of(p, variant.rows)),
                  static_cast<std::uint32_t>(p.batch)},
         .block = {static_cast<std::uint32_t>(variant.threads)},
         .shared_bytes = static_cast<std::uint32_t>(variant.shared_bytes)};
-    if (p.splits == 1) return launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out});
-    const Array partial = Array::empty(device, {words_of(p)}, DType::float32);
-    const Array counts = counters(device, counters_of(p));
-    p.counters = counts.as<std::uint32_t>();
-    p.partial = partial.as<float>();
-    launch(*variant.kernel, config, p, call.cost, call.reads, {&call.out, &partial, &counts});
+    Array partial = call.out, counts = call.out;
+    if (p.splits > 1) {
+        partial = Array::empty(device, {words_of(p)}, DType::float32);
+        counts = counters(device, counters_of(p));
+        p.counters = counts.as<std::uint32_t>();
+        p.partial = partial.as<float>();
+    }
+    const Array &keys = appends ? call.keys : call.out, &values = appends ? call.values : call.out;
+    with_storages(
+        call.reads, call.more_reads, {&call.out, &partial, &counts, &keys, &values},
+        [&](Stream& stream) { device.launcher().launch(stream, *variant.kernel, config, p, call.cost); });
+    return true;
 }
 
 }  // namespace gpk::ops

@@ -19,10 +19,12 @@ struct DecodeCall {
     bool as_alone;  // see CacheOptions
     Cost cost;
     std::initializer_list<const Array*> reads;
+    std::initializer_list<const Array*> more_reads = {};  // null ones aside
 };
 
 // q, or a copy that can be read in pieces of 16 bytes: queries are few.
 Array decode_query(const Array& q);
-void launch_decode(const DecodeCall& call);
+// False where it should append and no kernel can; then nothing was done.
+bool launch_decode(const DecodeCall& call);
 
 }  // namespace gpk::ops

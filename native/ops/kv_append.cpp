@@ -5,6 +5,7 @@
 #include "base/error.hpp"
 #include "ops/attention.hpp"
 #include "ops/attention_checks.hpp"
+#include "ops/kv_append.hpp"
 #include "ops/launch.hpp"
 #include "ops/model_checks.hpp"
 
@@ -47,8 +48,9 @@ std::uint32_t blocks_of_token(std::int64_t tokens, std::int64_t rows, int multip
 
 }  // namespace
 
-void kv_append(const Array& k, const Array& v, const Array& keys, const Array& values, const Array& positions,
-               const KvAppendOptions& o) {
+kernels::KvAppendParams kv_append_params(const Array& k, const Array& v, const Array& keys,
+                                         const Array& values, const Array& positions,
+                                         const KvAppendOptions& o) {
     require_model_float(kCall, "k", k.dtype());
     require_tokens("k", k);
     require_array(kCall, "v", v, k.shape(), k.dtype());
@@ -83,15 +85,13 @@ void kv_append(const Array& k, const Array& v, const Array& keys, const Array& v
     if (heads + 2 * kv_heads > kMostHeads) refuse("q", str("at most ", kMostHeads, " heads"), str(heads));
     if (batch > 65535) refuse("k", "at most 65535 sequences", str(batch));
     if (tokens > kMostTokens) refuse("k", str("at most ", kMostTokens, " tokens"), str(tokens));
-    Device& device = common_device(kCall, {&k, &v, &keys, &values, &positions, o.q, o.q_norm, o.k_norm,
-                                           o.rope != nullptr ? &o.rope->inv_freq : nullptr});
-    if (k.size() == 0) return;
-
+    common_device(kCall, {&k, &v, &keys, &values, &positions, o.q, o.q_norm, o.k_norm,
+                          o.rope != nullptr ? &o.rope->inv_freq : nullptr});
     const auto pointer = [](const Array* array) { return array != nullptr ? array->as<>() : nullptr; };
     const auto stride = [](const Array* array, int axis) {
         return array != nullptr ? array->strides()[axis] : 0;
     };
-    const kernels::KvAppendParams params{
+    return {
         .q = pointer(o.q),
         .k = k.as<>(),
         .v = v.as<>(),
@@ -119,12 +119,19 @@ void kv_append(const Array& k, const Array& v, const Array& keys, const Array& v
         .key_batch_stride = keys.strides()[0],
         .value_batch_stride = values.strides()[0],
     };
-    const std::int64_t rows = heads + 2 * kv_heads;
-    const double elements = static_cast<double>(batch * tokens * rows) * static_cast<double>(d);
+}
+
+void kv_append(const Array& k, const Array& v, const Array& keys, const Array& values, const Array& positions,
+               const KvAppendOptions& o) {
+    const kernels::KvAppendParams params = kv_append_params(k, v, keys, values, positions, o);
+    if (k.size() == 0) return;
+    const std::int64_t batch = params.batch, tokens = params.tokens,
+                       rows = params.heads + 2 * params.kv_heads;
+    const double elements = static_cast<double>(batch * tokens * rows) * static_cast<double>(params.d);
     const Cost cost{.flops = 5 * elements, .bytes = 2 * elements * static_cast<double>(itemsize(k.dtype()))};
     const LaunchConfig config{
         .grid = {static_cast<std::uint32_t>(tokens),
-                 blocks_of_token(batch * tokens, rows, current_stream(device)->multiprocessors()),
+                 blocks_of_token(batch * tokens, rows, current_stream(k.device())->multiprocessors()),
                  static_cast<std::uint32_t>(batch)},
         .block = {kernels::kAppendWarps * 32}};
     const Kernel& kernel = kernels::kv_append(k.dtype(), keys.dtype());

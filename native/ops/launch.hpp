@@ -39,6 +39,21 @@ void with_storages(std::initializer_list<const Array*> reads, std::initializer_l
     work(*stream);
 }
 
+// The same with more that is read.
+template <class Work>
+void with_storages(std::initializer_list<const Array*> reads, std::initializer_list<const Array*> more_reads,
+                   std::initializer_list<const Array*> writes, Work&& work) {
+    const auto& stream = current_stream((*writes.begin())->device());
+    const UseScope scope;
+    for (const auto& list : {reads, more_reads}) {
+        for (const Array* array : list) {
+            if (array != nullptr) array->storage()->before_read(stream);
+        }
+    }
+    for (const Array* array : writes) array->storage()->before_write(stream);
+    work(*stream);
+}
+
 template <class Params>
 void launch(const Kernel& kernel, const LaunchConfig& config, const Params& params, const Cost& cost,
             std::initializer_list<const Array*> reads, std::initializer_list<const Array*> writes) {

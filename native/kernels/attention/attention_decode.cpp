@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/attention/attend_host.hpp"
+#include "kernels/attention/kv_append_host.hpp"
 #include "kernels/floats.hpp"
 #include "kernels/host.hpp"
 
@@ -78,8 +79,55 @@ void attend_group(const AttentionDecodeParams& p, std::int64_t batch, std::int64
     }
 }
 
+// Appends, and gives the same call without that, whose queries are in `q`.
+template <class T, class Stored>
+AttentionDecodeParams appended(const AttentionDecodeParams& p, std::vector<T>& q) {
+    const std::int64_t of_sequence = std::int64_t{p.heads} * p.d;
+    q.resize(static_cast<std::size_t>(p.batch * of_sequence));
+    for (std::int64_t i = 0; i < std::int64_t{p.batch} * p.heads; ++i) {
+        const T* from = static_cast<const T*>(p.q) + i / p.heads * p.q_at.batch + i % p.heads * p.q_at.head;
+        std::copy_n(from, p.d, q.data() + i * p.d);
+    }
+    const DecodeAppend& from = p.append;
+    kv_append_host<T, Stored>({.q = q.data(),
+                               .k = from.k,
+                               .v = from.v,
+                               .keys = const_cast<void*>(p.keys),
+                               .values = const_cast<void*>(p.values),
+                               .positions = p.positions,
+                               .q_norm = from.q_norm,
+                               .k_norm = from.k_norm,
+                               .rope = from.rope,
+                               .batch = p.batch,
+                               .tokens = 1,
+                               .capacity = p.capacity,
+                               .heads = p.heads,
+                               .kv_heads = p.kv_heads,
+                               .d = p.d,
+                               .norm_eps = from.norm_eps,
+                               .q_token_stride = of_sequence,
+                               .k_token_stride = 0,
+                               .v_token_stride = 0,
+                               .q_batch_stride = of_sequence,
+                               .k_batch_stride = from.k_batch_stride,
+                               .v_batch_stride = from.v_batch_stride,
+                               .key_head_stride = p.k_at.head,
+                               .value_head_stride = p.v_at.head,
+                               .key_batch_stride = p.k_at.batch,
+                               .value_batch_stride = p.v_at.batch});
+    AttentionDecodeParams rest = p;
+    rest.append = {};
+    rest.q = q.data();
+    rest.q_at = {.batch = of_sequence, .head = p.d, .token = of_sequence};
+    return rest;
+}
+
 template <class T, class Stored>
 void attention_decode_host(const AttentionDecodeParams& p) {
+    if (p.append.k != nullptr) {
+        std::vector<T> q;
+        return attention_decode_host<T, Stored>(appended<T, Stored>(p, q));
+    }
     parallel_for(std::int64_t{p.batch} * p.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) attend_group<T, Stored>(p, i / p.kv_heads, i % p.kv_heads);
     });
@@ -98,11 +146,11 @@ constexpr int mma_shared_bytes(int max_d, int rows, int threads) {
     return threads / 32 * rows * decode_line(max_d) * 4;
 }
 
-#define MMA(suffix, T, stored, Stored, D, N, threads, image_name)                           \
-    Kernel(KernelDef{.name = "attention_decode_" #suffix #stored "_d" #D "_r" #N,           \
-                     .image = &image_name,                                                  \
-                     .twin = twin<AttentionDecodeParams, attention_decode_host<T, Stored>>, \
-                     .max_shared_bytes = mma_shared_bytes(D, N, threads),                   \
+#define MMA(suffix, T, stored, Stored, D, N, threads, image_name)                               \
+    Kernel(KernelDef{.name = "attention_decode_" #suffix #stored "_d" #D "_r" #N "_t" #threads, \
+                     .image = &image_name,                                                      \
+                     .twin = twin<AttentionDecodeParams, attention_decode_host<T, Stored>>,     \
+                     .max_shared_bytes = mma_shared_bytes(D, N, threads),                       \
                      .waits_for_predecessor = true}),
 #define SAME(suffix, T, stored, Stored, D, N, threads, ...) \
     MMA(suffix, T, stored, Stored, D, N, threads, image_attention_decode_mma)
@@ -118,14 +166,14 @@ std::vector<DecodeVariant> rows_of(DType dtype, DType stored) {
     std::vector<DecodeVariant> rows;
     const int type = float_index(dtype);
     const bool narrow = stored != dtype;
-    constexpr int kOfType = std::size(kMma) / 2;
+    const int of_type = static_cast<int>(narrow ? std::size(kFloat8) : std::size(kMma)) / 2;
     if (type > 0) {
 #define X(suffix, T, stored, Stored, D, N, threads, blocks, steps) \
     {nullptr, true, D, N, threads, mma_shared_bytes(D, N, threads), blocks},
         constexpr DecodeVariant kShapes[] = {GPK_DECODE_MMA(X)}, kFloat8Shapes[] = {GPK_DECODE_MMA_FLOAT8(X)};
 #undef X
-        for (int i = 0; i < kOfType; ++i) {
-            const int at = (type - 1) * kOfType + i;
+        for (int i = 0; i < of_type; ++i) {
+            const int at = (type - 1) * of_type + i;
             DecodeVariant row = (narrow ? kFloat8Shapes : kShapes)[at];
             row.kernel = &(narrow ? kFloat8 : kMma)[at];
             rows.push_back(row);

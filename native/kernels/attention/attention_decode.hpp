@@ -4,6 +4,9 @@
 // al. 2023, arXiv:2305.13245) are worked on together, so that its keys are read once. The softmax is computed
 // online in float32 (Milakov & Gimelshein 2018, arXiv:1805.02867).
 //
+// A kernel that appends first does what kv_append does for one token of each sequence, but leaves q as it
+// was.
+//
 // Token i of sequence b stands at key positions[b] + i and sees the keys from its place - left to its place +
 // right that there are. A token that sees none gives zeros.
 #pragma once
@@ -14,6 +17,7 @@
 #include "base/dtype.hpp"
 #include "base/float_types.hpp"
 #include "kernels/attention/limits.hpp"
+#include "kernels/attention/rope.hpp"
 #include "runtime/kernel.hpp"
 
 namespace gpk::kernels {
@@ -21,6 +25,18 @@ namespace gpk::kernels {
 // In elements; the last axis has no gaps.
 struct DecodeStrides {
     std::int64_t batch, head, token;  // of paged keys `batch` is from page to page
+};
+
+// Where a sequence's new key and value come from, [batch, kv_heads, d] with heads without gaps, and what is
+// done to them and to q on the way: see kv_append.hpp.
+struct DecodeAppend {
+    const void* k = nullptr;  // null: they are in the cache
+    const void* v = nullptr;
+    const void* q_norm = nullptr;
+    const void* k_norm = nullptr;
+    RopeTable rope = {};
+    float norm_eps = 0;
+    std::int64_t k_batch_stride = 0, v_batch_stride = 0;  // elements
 };
 
 struct AttentionDecodeParams {
@@ -47,10 +63,15 @@ struct AttentionDecodeParams {
     std::int32_t splits = 1;       // blocks that one sequence's keys may be spread over
     std::int32_t has_options = 0;  // soft_cap or slopes
     std::int32_t vectorized = 0;   // d, strides and addresses of keys and values suit accesses of 16 bytes
+    // Of kernels with accesses of 16 bytes alone; with one token and no pages.
+    DecodeAppend append = {};
 };
 
 inline constexpr std::int32_t kDecodeUnbounded = 1 << 29;
-inline constexpr int kDecodeMinKeys = 64;  // fewest keys worth a block of their own
+// Fewest keys worth a block of their own: it has so many under way at once, and to join two costs about 2 us.
+GPK_HD constexpr std::int32_t decode_least_keys(std::int32_t d) {
+    return d <= 64 ? 256 : d <= 128 ? 192 : 128;
+}
 inline constexpr int kDecodeMaxSplits = 64;
 
 // Rows are the query heads of a key/value head for one token, then for the next. A block works on a tile of
@@ -81,6 +102,8 @@ inline constexpr int kDecodeThreads = 128;
 // the products are of 128 elements at the least.
 GPK_HD constexpr int decode_line(int max_d) { return (max_d < 128 ? 128 : max_d) + 4; }
 #define GPK_DECODE_MMA_OF(X, suffix, T)   \
+    X(suffix, T, , T, 64, 8, 192, 2, 2)   \
+    X(suffix, T, , T, 128, 8, 192, 2, 1)  \
     X(suffix, T, , T, 64, 8, 384, 1, 2)   \
     X(suffix, T, , T, 128, 16, 256, 1, 1) \
     X(suffix, T, , T, 128, 8, 384, 1, 1)  \

@@ -13,6 +13,7 @@
 
 #include "kernels/attention/attention_decode.hpp"
 #include "kernels/attention/decode_split.cuh"
+#include "kernels/attention/turn_head.cuh"
 #include "kernels/device.cuh"
 #include "kernels/overlap.cuh"
 
@@ -81,17 +82,28 @@ struct Decode {
     static constexpr int kValuePieces = (kHeadDim + 8 * kPer - 1) / (8 * kPer);  // of a value
     static constexpr bool kKeepsQuery = kHeadDim <= 128;  // else it would not fit, and the L1 cache has it
     static constexpr int kAccTiles = kValuePieces * kPer / 2;  // of 16 elements of d
+    // Where it appends.
+    struct Shared {
+        alignas(16) T queries[8 * kTiles][kHeadDim + 8];
+        alignas(16) Stored newest[2][kHeadDim];  // key and value
+    };
 
     const AttentionDecodeParams& p;
+    Shared& shared;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     DecodeRange range;
+    bool keeps;  // the newest key, where it appends
     std::uint32_t query[kTiles][kKeepsQuery ? kKeyPieces : 1][kPer / 2];
     float acc[kTiles][kAccTiles][4], highest[kTiles][2], sum[kTiles][2];
     Words key[kSteps][kKeyPieces][2], value[kSteps][kValuePieces][4];
     int low[kTiles][2], high[kTiles][2];  // keys that the columns 2 t and 2 t + 1 of a tile see
 
-    __device__ __forceinline__ Decode(const AttentionDecodeParams& p, const DecodeRange& range)
-        : p(p), range(range) {
+    __device__ __forceinline__ Decode(const AttentionDecodeParams& p, const DecodeRange& range,
+                                      Shared& shared)
+        : p(p),
+          shared(shared),
+          range(range),
+          keeps(position_of(p) == range.position && range.split_end == range.end) {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -122,19 +134,22 @@ struct Decode {
                      : "l"(from));
         return words;
     }
+    __device__ __forceinline__ const T* query_of(int token, int head) const {
+        return static_cast<const T*>(p.q) + range.batch * p.q_at.batch + token * p.q_at.token +
+               head * p.q_at.head;
+    }
     // The piece c of the query of this lane's column of tile n.
     __device__ __forceinline__ void load_query(int n, int c, std::uint32_t (&to)[kPer / 2]) const {
         int token, head;
         const bool is_there = column_of(n, g, token, head);
-        const T* row = static_cast<const T*>(p.q) + range.batch * p.q_at.batch + token * p.q_at.token +
-                       head * p.q_at.head;
+        const T* row = p.append.k != nullptr ? shared.queries[n * 8 + g] : query_of(token, head);
         const int first = c * 4 * kPer + t * kPer;
 #pragma unroll
         for (int i = 0; i < kPer / 8; ++i) {
             Words words = {};
             if (is_there && first + 8 * i < p.d) {
                 const auto* from = reinterpret_cast<const Words*>(row + first + 8 * i);
-                words = kKeepsQuery ? *from : load_again(from);
+                words = kKeepsQuery || p.append.k != nullptr ? *from : load_again(from);
             }
 #pragma unroll
             for (int j = 0; j < 4; ++j) to[4 * i + j] = words.values[j];
@@ -294,14 +309,101 @@ struct Decode {
         return all_seen || (index >= low[n][j] && index <= high[n][j]) ? x : -INFINITY;
     }
 
-    __device__ __forceinline__ void run() {
-        constexpr int kStride = 16 * kWarps;
-        int first = range.split_begin + warp * 16;
+    // What is appended, from before the keys are known: the queries of this block to shared memory; and by
+    // whoever has the newest key, that and its value too, and to the cache.
+    using Turn = TurnLane<(kHeadDim + 63) / 64>;
+    using Part = HeadPart<T, (kHeadDim + 63) / 64>;
+    static constexpr int kAppended = 8 * kTiles + 2;  // the key, the value, the queries
+    // Where row `row` of these comes from; null: there is none.
+    static __device__ __forceinline__ const T* appended(const AttentionDecodeParams& p, const DecodeRange& r,
+                                                        int row) {
+        const DecodeAppend& from = p.append;
+        if (row == 0) return static_cast<const T*>(from.k) + r.batch * from.k_batch_stride + r.kv_head * p.d;
+        if (row == 1) return static_cast<const T*>(from.v) + r.batch * from.v_batch_stride + r.kv_head * p.d;
+        const int head = r.first_row + row - 2;
+        if (head >= r.group) return nullptr;
+        return static_cast<const T*>(p.q) + r.batch * p.q_at.batch +
+               (r.kv_head * r.group + head) * p.q_at.head;
+    }
+    __device__ __forceinline__ void append(Turn& turning, const Part& own) {
+        const DecodeAppend& from = p.append;
+        const int position = position_of(p);  // where it is outside the cache nothing is kept
+        turning.set_position(from.rope, static_cast<float>(position));
+#pragma unroll 1
+        for (int row = warp; row < kAppended; row += kWarps) {
+            const T* const x = appended(p, range, row);
+            if (x == nullptr || (row < 2 && !keeps)) continue;
+            const Part part = kKeepsQuery && row == warp ? own : turning.load(x);
+            if (row >= 2) {
+                turning.turn(part, static_cast<const T*>(from.q_norm), from.norm_eps,
+                             [&](int i, float number) { shared.queries[row - 2][i] = T(number); });
+                continue;
+            }
+            const DecodeStrides& at = row == 0 ? p.k_at : p.v_at;
+            Stored* const to = static_cast<Stored*>(const_cast<void*>(row == 0 ? p.keys : p.values)) +
+                               range.batch * at.batch + range.kv_head * at.head + position * at.token;
+            const auto put = [&](int i, float number) {
+                const Stored stored = to_cache<Stored>(number);
+                shared.newest[row][i] = stored;
+                to[i] = stored;
+            };
+            if (row == 0) {
+                turning.turn(part, static_cast<const T*>(from.k_norm), from.norm_eps, put);
+            } else {
+#pragma unroll
+                for (int j = 0; j < (kHeadDim + 63) / 64; ++j) {
+                    if (j >= turning.count) break;
+                    put(turning.first[j], float(part.a[j]));
+                    put(turning.second[j], float(part.b[j]));
+                }
+            }
+        }
+        __syncthreads();
+    }
+    // What was asked for before it was there; nor must what lies past the end be multiplied, by zero though
+    // it be.
+    __device__ __forceinline__ void take_newest(int slot, int first) {
+        const auto newest = [&](int row, int element) {
+            Words words = {};
+            if (element < p.d) words = *reinterpret_cast<const Words*>(&shared.newest[row][element]);
+            return words;
+        };
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            if (first + g + 8 * i < range.position) continue;
+#pragma unroll
+            for (int c = 0; c < kKeyPieces; ++c) key[slot][c][i] = newest(0, c * 4 * kPer + t * kPer);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            if (first + 2 * t + i % 2 + i / 2 * 8 < range.position) continue;
+#pragma unroll
+            for (int c = 0; c < kValuePieces; ++c) value[slot][c][i] = newest(1, c * 8 * kPer + g * kPer);
+        }
+    }
+
+    __device__ __forceinline__ void load_first(int first, int stride) {
 #pragma unroll
         for (int slot = 0; slot < kSteps; ++slot) {
-            if (first + slot * kStride >= range.split_end) break;
-            load_keys(slot, first + slot * kStride);
-            load_values(slot, first + slot * kStride);
+            if (first + slot * stride >= range.split_end) break;
+            load_keys(slot, first + slot * stride);
+            load_values(slot, first + slot * stride);
+        }
+    }
+
+    __device__ __forceinline__ void run(Turn& turning, const Part& own) {
+        constexpr int kStride = 16 * kWarps;
+        int first = range.split_begin + warp * 16;
+        const bool appends = p.append.k != nullptr;
+        if (appends && !kKeepsQuery) append(turning, own);  // no registers for both
+        load_first(first, kStride);
+        if (appends && kKeepsQuery) {
+            append(turning, own);
+#pragma unroll
+            for (int slot = 0; slot < kSteps; ++slot) {
+                const int here = first + slot * kStride;
+                if (keeps && here < range.split_end && here + 16 > range.position) take_newest(slot, here);
+            }
         }
         if constexpr (kKeepsQuery) {
 #pragma unroll
@@ -415,18 +517,32 @@ struct Decode {
 
 template <class T, class Stored, int kHeadDim, int kTiles, int kWarps, int kSteps>
 __device__ __forceinline__ void decode_mma(const AttentionDecodeParams& p) {
-    prefetch_keys(p, 8 * kTiles, sizeof(Stored));
+    using Work = Decode<T, Stored, kHeadDim, kTiles, kWarps, kSteps>;
+    __shared__ typename Work::Shared shared;
+    const bool appends = p.append.k != nullptr;
+    if (!appends) prefetch_keys(p, 8 * kTiles, sizeof(Stored));  // else they come beside the queries
+    const DecodeRange place = decode_place(p, 8 * kTiles);
     wait_for_predecessor();
     launch_dependents();
-    const DecodeRange range = decode_range(p, 8 * kTiles, position_of(p));
-    if (range.split < range.active) Decode<T, Stored, kHeadDim, kTiles, kWarps, kSteps>(p, range).run();
+    const int position = position_of(p);
+    // Before the position is known.
+    typename Work::Turn turning(p.append.rope, appends ? p.d : 0);
+    typename Work::Part own;
+    if (Work::kKeepsQuery && appends) {
+        const int row = threadIdx.x / 32;
+        const T* const x = row < Work::kAppended ? Work::appended(p, place, row) : nullptr;
+        if (x != nullptr) own = turning.load(x);
+    }
+    const DecodeRange range = with_keys(p, place, 8 * kTiles, position);
+    if (range.split < range.active) Work(p, range, shared).run(turning, own);
 }
 
 }  // namespace gpk::kernels
 
 // X of GPK_DECODE_MMA.
-#define GPK_DECODE_MMA_KERNEL(suffix, T, stored, Stored, D, N, threads, blocks, steps)                     \
-    extern "C" __global__ void __launch_bounds__(threads, blocks)                                          \
-        attention_decode_##suffix##stored##_d##D##_r##N(const __grid_constant__ AttentionDecodeParams p) { \
-        decode_mma<T, Stored, D, N / 8, threads / 32, steps>(p);                                           \
+#define GPK_DECODE_MMA_KERNEL(suffix, T, stored, Stored, D, N, threads, blocks, steps) \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)                      \
+        attention_decode_##suffix##stored##_d##D##_r##N##_t##threads(                  \
+            const __grid_constant__ AttentionDecodeParams p) {                         \
+        decode_mma<T, Stored, D, N / 8, threads / 32, steps>(p);                       \
     }

@@ -15,24 +15,32 @@ struct DecodeRange : DecodeRows {
     std::int32_t split_begin, split_end;  // keys of this one
 };
 
-// `position`: of the sequence, as decode_rows() wants it.
-__device__ __forceinline__ DecodeRange decode_range(const AttentionDecodeParams& p, int rows, int position) {
-    constexpr int kStep = 16;
+// What does not depend on the sequence's position.
+__device__ __forceinline__ DecodeRange decode_place(const AttentionDecodeParams& p, int rows) {
     DecodeRange r;
     r.batch = blockIdx.z;
     r.group = p.heads / p.kv_heads;
     const int tiles = (p.tokens * r.group + rows - 1) / rows;
     r.kv_head = blockIdx.y / tiles;
     r.first_row = (blockIdx.y - r.kv_head * tiles) * rows;
-    static_cast<DecodeRows&>(r) = decode_rows(p, position, r.first_row, rows);
     r.split = blockIdx.x;
+    return r;
+}
+// `position`: of the sequence, as decode_rows() wants it.
+__device__ __forceinline__ DecodeRange with_keys(const AttentionDecodeParams& p, DecodeRange r, int rows,
+                                                 int position) {
+    constexpr int kStep = 16;
+    static_cast<DecodeRows&>(r) = decode_rows(p, position, r.first_row, rows);
     const int base = r.begin / kStep * kStep;
     const int even = (r.end - base + p.splits - 1) / p.splits;
-    const int chunk = (max(even, kDecodeMinKeys) + kStep - 1) / kStep * kStep;
+    const int chunk = (max(even, decode_least_keys(p.d)) + kStep - 1) / kStep * kStep;
     r.active = max((r.end - base + chunk - 1) / chunk, 1);
     r.split_begin = base + r.split * chunk;
     r.split_end = min(r.split_begin + chunk, r.end);
     return r;
+}
+__device__ __forceinline__ DecodeRange decode_range(const AttentionDecodeParams& p, int rows, int position) {
+    return with_keys(p, decode_place(p, rows), rows, position);
 }
 
 __device__ __forceinline__ int position_of(const AttentionDecodeParams& p) {
@@ -51,7 +59,7 @@ __device__ __forceinline__ std::int64_t place_in_page(const AttentionDecodeParam
 __device__ __forceinline__ void prefetch_keys(const AttentionDecodeParams& p, int rows,
                                               int bytes_of_element) {
 #if __CUDA_ARCH__ >= 900
-    constexpr int kKeys = 256;
+    constexpr int kKeys = 256, kLine = 128;
     const DecodeRange r =
         decode_range(p, rows, p.positions == nullptr ? 0 : __ldcg(p.positions + blockIdx.z));
     if (!p.vectorized) return;
@@ -66,11 +74,12 @@ __device__ __forceinline__ void prefetch_keys(const AttentionDecodeParams& p, in
             k_at = place_in_page(p, p.k_at, number, inside);
             v_at = place_in_page(p, p.v_at, number, inside);
         }
+        // Bulk prefetches go lane by lane: of so few bytes each they take longer than the reading.
         const auto ask = [&](const void* from, std::int64_t at) {
-            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(static_cast<const char*>(from) +
-                                                                            at * bytes_of_element),
-                         "r"(p.d * bytes_of_element)
-                         : "memory");
+            const char* const row = static_cast<const char*>(from) + at * bytes_of_element;
+            for (int byte = 0; byte < p.d * bytes_of_element; byte += kLine) {
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(row + byte) : "memory");
+            }
         };
         ask(p.keys, k_at + r.kv_head * p.k_at.head);
         ask(p.values, v_at + r.kv_head * p.v_at.head);

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <vector>
 
+#include "kernels/attention/kv_append_host.hpp"
 #include "kernels/attention/rope_host.hpp"
 #include "kernels/floats.hpp"
 #include "kernels/host.hpp"
@@ -54,12 +55,19 @@ void append_token(const KvAppendParams& p, std::int64_t batch, std::int64_t toke
     }
 }
 
+}  // namespace
+
 template <class T, class Stored>
 void kv_append_host(const KvAppendParams& p) {
     parallel_for(p.batch * p.tokens, 8, [&](std::int64_t begin, std::int64_t end) {
         for (std::int64_t i = begin; i < end; ++i) append_token<T, Stored>(p, i / p.tokens, i % p.tokens);
     });
 }
+#define X(suffix, T, stored, Stored) template void kv_append_host<T, Stored>(const KvAppendParams& p);
+GPK_KV_APPEND(X)
+#undef X
+
+namespace {
 
 #define X(suffix, T, stored, Stored)                                          \
     Kernel(KernelDef{.name = "kv_append_" #suffix #stored,                    \
