@@ -11,6 +11,7 @@
 #include "ops/launch.hpp"
 #include "ops/matmul.hpp"
 #include "ops/model_checks.hpp"
+#include "ops/norm.hpp"
 
 namespace gpk::ops {
 
@@ -93,6 +94,7 @@ GroupedProblem problem_of(const Array& x, const Array& weight, const Array* offs
 // c = the product by one kernel; false where none does it at once.
 bool launch_whole(Stream& stream, const GroupedProblem& p, DType dtype, const Cost& cost) {
     if (launch_gated_few_rows(stream, p, dtype, cost)) return true;
+    if (p.norm.weight != nullptr) return false;
     const GroupedVariant* variant = choose_grouped(p, dtype, stream.device().info().sm);
     if (variant == nullptr) return false;
     launch_grouped(stream, *variant, p, cost);
@@ -101,11 +103,12 @@ bool launch_whole(Stream& stream, const GroupedProblem& p, DType dtype, const Co
 
 }  // namespace
 
-Array gated_linear(const Array& x, const Array& weight, GluOp op, const Array* out) {
+Array gated_linear(const Array& x, const Array& weight, GluOp op, const Array* out,
+                   const LinearOptions& options) {
     constexpr const char* kCall = "gated_linear";
     require_rank(kCall, "weight", weight, 2, "(2 n, k)");
     const std::int64_t n = check_operands(kCall, x, weight, true);
-    Device& device = common_device(kCall, {&x, &weight});
+    Device& device = common_device(kCall, {&x, &weight, options.norm});
     Dims shape = x.shape();
     shape[x.rank() - 1] = n;
     const Array result = prepare_output(kCall, device, shape, x.dtype(), out);
@@ -119,10 +122,18 @@ Array gated_linear(const Array& x, const Array& weight, GluOp op, const Array* o
         const Array a = dense_rows(flat ? *flat : *contiguous(x).reshape_view({rows, k})),
                     w = contiguous(weight);
         const Array c = *target.reshape_view({rows, n});
-        const GroupedProblem p = problem_of(a, w, nullptr, op, c);
-        with_storages({&a, &w}, {&c}, [&](Stream& stream) {
+        GroupedProblem p = problem_of(a, w, nullptr, op, c);
+        p.weight_settled = options.weight_settled && w.storage() == weight.storage();  // not a copy made here
+        if (options.norm != nullptr) p.norm = norm_of(a, *options.norm, options.norm_eps);
+        const auto launch = [&](Stream& stream) {
+            if (options.norm != nullptr && p.norm.weight == nullptr) return;
             whole = launch_whole(stream, p, x.dtype(), cost_of(p, x.dtype()));
-        });
+        };
+        with_storages({&a, &w}, {options.norm}, {&c}, launch);
+    }
+    if (!whole && options.norm != nullptr) {
+        return gated_linear(rms_norm(x, *options.norm, options.norm_eps), weight, op, out,
+                            {.weight_settled = options.weight_settled});
     }
     if (!whole) glu(op, linear(x, weight), &target);
     if (aside) assign(result, target);

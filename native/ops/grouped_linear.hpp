@@ -10,12 +10,14 @@
 
 #include "array/array.hpp"
 #include "kernels/activation/glu.hpp"  // GluOp
+#include "ops/matmul.hpp"
 
 namespace gpk::ops {
 
 // f(x @ gate.T) * (x @ up.T): x (..., k), weight (2 n, k), float32, float16 or bfloat16 both; the result
 // (..., n). One kernel on SM 90 for 16-bit types, with sums in float32; else each step rounds.
-Array gated_linear(const Array& x, const Array& weight, GluOp op, const Array* out = nullptr);
+Array gated_linear(const Array& x, const Array& weight, GluOp op, const Array* out = nullptr,
+                   const LinearOptions& options = {});
 
 // Row r of expert e, which has the rows offsets[e] to offsets[e + 1]: x[r] @ weight[e].T, or with `gate` as
 // gated_linear. x (rows, k), weight (experts, n, k) or (experts, 2 n, k), offsets (experts + 1) int32 that do

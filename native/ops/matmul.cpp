@@ -11,6 +11,8 @@
 #include "ops/matmul_cublaslt.hpp"
 #include "ops/matmul_slices.hpp"
 #include "ops/matmul_variants.hpp"
+#include "ops/model_checks.hpp"
+#include "ops/norm.hpp"
 
 namespace gpk::ops {
 
@@ -148,10 +150,10 @@ Cost cost_of(const GemmProblem& p, const GemmTypes& types) {
 }  // namespace
 
 void launch_gemm(const GemmChoice& choice, const GemmTypes& types, const Array& a, const Array& b,
-                 const Array& c, const Array* first, const Array* second) {
+                 const Array& c, std::initializer_list<const Array*> beside) {
     const GemmVariant& variant = *choice.variant;
     const GemmProblem& problem = choice.problem;
-    with_storages({&a, &b, first, second}, {&c}, [&](Stream& stream) {
+    with_storages({&a, &b}, beside, {&c}, [&](Stream& stream) {
         const LaunchConfig whole = variant.config(variant, problem, stream.multiprocessors());
         const Cost cost = cost_of(problem, types);
         // Blocks that stay do the work of one for each part.
@@ -326,15 +328,21 @@ Array follow(Array y, const LinearEpilogue& epilogue, const Following& f) {
 
 }  // namespace
 
+GemmRowNorm norm_of(const Array& x, const Array& weight, double eps) {
+    const bool fits = weight.shape() == Dims{x.shape().back()} && weight.dtype() == x.dtype() &&
+                      weight.is_contiguous() && eps >= 0;
+    return {fits ? weight.as<const void>() : nullptr, static_cast<float>(eps)};
+}
+
 Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue, const Array* out,
-             std::optional<DType> dtype) {
+             std::optional<DType> dtype, const LinearOptions& options) {
     if (weight.rank() != 2) {
         throw error(ErrorKind::value, {.call = kLinear,
                                        .argument = "weight",
                                        .expected = "2 dimensions (n, k)",
                                        .got = to_string(weight.shape())});
     }
-    Device& device = common_device(kLinear, {&x, &weight, epilogue.bias, epilogue.residual});
+    Device& device = common_device(kLinear, {&x, &weight, epilogue.bias, epilogue.residual, options.norm});
     const GemmTypes types = types_of(kLinear, x, weight, dtype);
     const Operands o = prepare(x, weight.transpose({1, 0}), types.operands);
     const Following f = following(epilogue, o.shape, types.result);
@@ -354,13 +362,21 @@ Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue
                 p.epilogue.residual_row = rows->first, p.epilogue.residual_col = rows->second;
             }
         }
-        const bool whole = p.batches == 1 && (!f.residual || p.epilogue.residual != nullptr);
+        p.b_settled = options.weight_settled && o.b.storage() == weight.storage();  // not a copy made here
+        if (options.norm != nullptr) p.norm = norm_of(o.a, *options.norm, options.norm_eps);
+        const bool whole =
+            p.batches == 1 && (!f.residual || p.epilogue.residual != nullptr) &&
+            (options.norm == nullptr || (p.norm.weight != nullptr && x.dtype() == o.a.dtype()));
         const GemmChoice choice = whole ? choose_gemm(p, types, target_of(device)) : GemmChoice{nullptr, p};
         if (choice.variant != nullptr) {
-            launch_gemm(choice, types, o.a, o.b, c, f.bias ? &*f.bias : nullptr,
-                        f.residual ? &*f.residual : nullptr);
+            launch_gemm(choice, types, o.a, o.b, c,
+                        {f.bias ? &*f.bias : nullptr, f.residual ? &*f.residual : nullptr, options.norm});
             return result;
         }
+    }
+    if (options.norm != nullptr) {
+        return linear(rms_norm(x, *options.norm, options.norm_eps), weight, epilogue, out, dtype,
+                      {.weight_settled = options.weight_settled});
     }
     if ((!f.bias || apart(*f.bias)) && (!f.residual || apart(*f.residual)))
         return follow(matmul(x, weight.transpose({1, 0}), &result, MatmulBackend::own, types.result),

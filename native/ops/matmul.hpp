@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "array/array.hpp"
-#include "kernels/gemm/epilogue.hpp"
+#include "kernels/gemm/problem.hpp"
 
 namespace gpk::ops {
 
@@ -30,11 +30,25 @@ struct LinearEpilogue {
     float scale = 1;
 };
 
+// What else a product of a model's layer may be given.
+struct LinearOptions {
+    // (k,): the rows of x are normalised first, as rms_norm(x, norm, norm_eps) does.
+    const Array* norm = nullptr;
+    double norm_eps = 1e-6;
+    // The weight was there before the work that comes before this on the stream, such as a model's is: it may
+    // be read while that still runs.
+    bool weight_settled = false;
+};
+
 // x @ weight.T and what follows: x (..., k), weight (n, k). What a layer of a model is. The result has the
 // dtype that x and weight promote to, or `dtype`, which matmul() explains; bias and residual are converted to
 // it.
 Array linear(const Array& x, const Array& weight, const LinearEpilogue& epilogue = {},
-             const Array* out = nullptr, std::optional<DType> dtype = std::nullopt);
+             const Array* out = nullptr, std::optional<DType> dtype = std::nullopt,
+             const LinearOptions& options = {});
+
+// For the parameters of kernels; none where it does not fit x as it is.
+GemmRowNorm norm_of(const Array& x, const Array& weight, double eps);
 
 // The process's setting for float32 products: PYGPUKIT_ALLOW_TF32=1 makes tf32 the first value.
 MatmulPrecision matmul_precision();

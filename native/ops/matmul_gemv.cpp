@@ -10,19 +10,24 @@ namespace gpk::ops {
 
 namespace {
 
-constexpr std::int64_t kUnit = 32, kBulkChunk = 64;  // of k
-constexpr std::int64_t kSharedBytes = 227 * 1024;    // of a block, SM 90
+constexpr std::int64_t kUnit = 32, kBulkChunk = 64;     // of k
+constexpr std::int64_t kHeldUnit = kUnit * kBulkWarps;  // so too
+constexpr std::int64_t kSharedBytes = 227 * 1024;       // of a block, SM 90
 constexpr std::int64_t kMostExtent = (std::int64_t{1} << 31) - 1;
 constexpr std::int64_t kMostStride = (std::int64_t{1} << 40) - 1;  // in bytes, of a TensorMap
 
 int tiles_of(const GemmVariant& variant) { return variant.max_m / 8; }
 
-std::int64_t bulk_beside(const GemmProblem& p) { return bulk_beside_bytes(p.m, ceil_div(p.k, kUnit), 1, 0); }
+std::int64_t bulk_beside(const GemmVariant& variant, const GemmProblem& p) {
+    return variant.held_units > 0 ? 0 : bulk_beside_bytes(p.m, ceil_div(p.k, kUnit), 1, 0);
+}
 
 // Stages of the ring that there is room for beside x.
-std::int64_t bulk_room(const GemmProblem& p) {
-    return (kSharedBytes - kBulkStaticBytes - bulk_beside(p)) / kBulkPlainStageBytes;
+std::int64_t bulk_room(const GemmVariant& variant, const GemmProblem& p) {
+    return (kSharedBytes - kBulkStaticBytes - bulk_beside(variant, p)) / kBulkPlainStageBytes;
 }
+constexpr std::int64_t kStreamedStages = 7;
+static_assert(kStreamedStages <= (kSharedBytes - kBulkStaticBytes) / kBulkStreamedStageBytes);
 
 // How many stages keep the memory busy, and of how many it is worth asking the L2 cache for early; from
 // measurement on an H200. Where the blocks leave half of the multiprocessors idle, those that work must have
@@ -34,6 +39,8 @@ struct BulkDepth {
 BulkDepth bulk_depth(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
     const std::int64_t parts = ceil_div(p.n, gemv_part(variant, {}).columns);
     BulkDepth depth{5, 0};
+    if (variant.gemv == GemvForm::bulk_streamed) return {kStreamedStages, 0};
+    if (variant.held_units > 4) return {kBulkStages, 0};  // alone on its multiprocessor
     if (variant.gemv == GemvForm::bulk_columns) {
         if (2 * parts <= multiprocessors) depth = {8, 3};
     } else if (parts > 4 * std::int64_t{multiprocessors}) {
@@ -41,7 +48,7 @@ BulkDepth bulk_depth(const GemmVariant& variant, const GemmProblem& p, int multi
     } else if (parts <= multiprocessors && p.k <= 3 * kBulkSteps * kUnit) {
         depth = {5, 3};
     }
-    depth.stages = std::min(depth.stages, bulk_room(p));
+    depth.stages = std::min(depth.stages, bulk_room(variant, p));
     return depth;
 }
 
@@ -54,26 +61,34 @@ bool gemv_can_run(const GemmVariant& variant, const GemmProblem& p, int sm) {
         case GemvForm::columns: return true;
         case GemvForm::columns_split: return sm == 0 || sm >= 90;
         case GemvForm::bulk_rows:
-        case GemvForm::bulk_columns: break;
+        case GemvForm::bulk_columns:
+        case GemvForm::bulk_streamed: break;
     }
     if (!runs_sm90(variant.kernel(), sm)) return false;
-    const bool rows = variant.gemv == GemvForm::bulk_rows;
+    const bool rows = variant.gemv != GemvForm::bulk_columns,
+               streams = variant.gemv == GemvForm::bulk_streamed;
     const std::int64_t pitch_bytes =
         (rows ? p.b_col : p.b_row) * static_cast<std::int64_t>(itemsize(variant.dtype));
     const std::int64_t lines = rows ? p.n : p.k;
     return p.batches == 1 && p.k > 0 && (!rows || p.k % kBulkChunk == 0) && p.k <= kMostExtent &&
            p.n <= kMostExtent && (lines == 1 || (pitch_bytes > 0 && pitch_bytes <= kMostStride)) &&
-           (p.m == 1 || p.a_row >= 0) && bulk_room(p) >= kLeastBulkStages;
+           (p.m == 1 || p.a_row >= (streams ? 1 : 0)) &&
+           (streams || bulk_room(variant, p) >= kLeastBulkStages) &&
+           (variant.held_units == 0 || p.k <= variant.held_units * kHeldUnit) &&
+           (p.norm.weight == nullptr || reinterpret_cast<std::uintptr_t>(p.norm.weight) % 16 == 0);
 }
 
 LaunchConfig gemv_config(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
     const std::int64_t columns = gemv_part(variant, {}).columns, parts = ceil_div(p.n, columns);
     multiprocessors = std::max(multiprocessors, 1);
     if (is_bulk(variant.gemv)) {
-        const std::int64_t ring = bulk_depth(variant, p, multiprocessors).stages * kBulkPlainStageBytes;
+        const std::int64_t stages = bulk_depth(variant, p, multiprocessors).stages;
+        const std::int64_t shared = variant.gemv == GemvForm::bulk_streamed
+                                        ? stages * kBulkStreamedStageBytes
+                                        : stages * kBulkPlainStageBytes + bulk_beside(variant, p);
         return {.grid = {static_cast<std::uint32_t>(std::min<std::int64_t>(parts, multiprocessors))},
                 .block = {kBulkThreads},
-                .shared_bytes = static_cast<std::uint32_t>(ring + bulk_beside(p))};
+                .shared_bytes = static_cast<std::uint32_t>(shared)};
     }
     // As many blocks for each part as fill the device once or (of the smaller kernel) twice, if each still
     // has enough of k.
@@ -92,6 +107,7 @@ LaunchConfig gemv_config(const GemmVariant& variant, const GemmProblem& p, int m
 BlockPart gemv_part(const GemmVariant& variant, const LaunchConfig&) {
     switch (variant.gemv) {
         case GemvForm::bulk_rows: return {variant.max_m, kBulkColumns};
+        case GemvForm::bulk_streamed: return {variant.max_m, kBulkStreamedColumns};
         case GemvForm::rows: return {variant.max_m, gemv_mma_rows_columns(tiles_of(variant))};
         default: return {variant.max_m, kGemvMmaColumns};
     }
@@ -101,11 +117,15 @@ GemvBulkParams gemv_bulk_params(Device& device, const GemmVariant& variant, cons
                                 int multiprocessors) {
     const auto item_bytes = static_cast<std::uint64_t>(itemsize(variant.dtype));
     const auto n = static_cast<std::uint64_t>(p.n), k = static_cast<std::uint64_t>(p.k);
+    const bool streams = variant.gemv == GemvForm::bulk_streamed;
     const auto rows = [&] {
         const std::uint64_t pitch_bytes = (p.n > 1 ? static_cast<std::uint64_t>(p.b_col) : k) * item_bytes;
-        return TensorMapDef{.extents = {kBulkChunk, k / kBulkChunk, n},
-                            .strides_bytes = {kBulkChunk * item_bytes, pitch_bytes},
-                            .box = {kBulkChunk, kBulkSteps * kUnit / kBulkChunk, kBulkColumns}};
+        const std::int64_t depth = streams ? kBulkStreamedDepth : kBulkSteps * kUnit;
+        return TensorMapDef{
+            .extents = {kBulkChunk, k / kBulkChunk, n},
+            .strides_bytes = {kBulkChunk * item_bytes, pitch_bytes},
+            .box = {kBulkChunk, static_cast<std::uint32_t>(depth / kBulkChunk),
+                    static_cast<std::uint32_t>(streams ? kBulkStreamedColumns : kBulkColumns)}};
     };
     const auto columns = [&] {
         constexpr std::uint32_t kDepth = kBulkPlainStageBytes / 2 / kGemvMmaColumns;
@@ -116,11 +136,20 @@ GemvBulkParams gemv_bulk_params(Device& device, const GemmVariant& variant, cons
                             .box = {kGemvMmaColumns, kDepth, 1},
                             .swizzle = TensorSwizzle::bytes_128};
     };
-    TensorMapDef def = variant.gemv == GemvForm::bulk_rows ? rows() : columns();
-    def.address = reinterpret_cast<DevicePtr>(p.b);
-    def.dtype = variant.dtype;
-    def.rank = 3;
-    GemvBulkParams params{.weights = device.driver().tensor_map(def),
+    const auto map_of = [&](TensorMapDef def, const void* address) {
+        def.address = reinterpret_cast<DevicePtr>(address);
+        def.dtype = variant.dtype;
+        def.rank = 3;
+        return device.driver().tensor_map(def);
+    };
+    const auto x = [&] {
+        const std::uint64_t pitch_bytes = (p.m > 1 ? static_cast<std::uint64_t>(p.a_row) : k) * item_bytes;
+        return TensorMapDef{.extents = {kUnit, static_cast<std::uint64_t>(p.m), k / kUnit},
+                            .strides_bytes = {pitch_bytes, kUnit * item_bytes},
+                            .box = {kUnit, kBulkStreamedRows, kBulkStreamedDepth / kUnit}};
+    };
+    GemvBulkParams params{.weights = map_of(variant.gemv == GemvForm::bulk_columns ? columns() : rows(), p.b),
+                          .x = streams ? map_of(x(), p.a) : TensorMap{},
                           .problem = p,
                           .prefetched = bulk_depth(variant, p, multiprocessors).prefetched};
     if (p.m == 1) params.problem.a_row = 0;

@@ -115,33 +115,52 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
          .alignment_bytes = 16}
 // Of `most` or fewer rows of float16 or bfloat16. Of 9 to 16 rows tiles need 0.6 to 0.95 of the time where
 // the weights are large, as measured on an H200.
-#define GPK_FEW(name, result_, most, kernel_, form, a_, b_) \
-    {.kernel = kernel_,                                     \
-     .dtype = DType::name,                                  \
-     .a = a_,                                               \
-     .b = b_,                                               \
-     .config = gemv_config,                                 \
-     .part = gemv_part,                                     \
-     .max_m = most,                                         \
-     .alignment_bytes = 16,                                 \
-     .gemv = GemvForm::form,                                \
-     .result = result_,                                     \
-     .most_n = most > 8 ? 10240 : 0,                        \
+#define GPK_FEW_HELD(name, result_, most, kernel_, form, a_, b_, held) \
+    {.kernel = kernel_,                                                \
+     .dtype = DType::name,                                             \
+     .a = a_,                                                          \
+     .b = b_,                                                          \
+     .config = gemv_config,                                            \
+     .part = gemv_part,                                                \
+     .max_m = most,                                                    \
+     .alignment_bytes = 16,                                            \
+     .gemv = GemvForm::form,                                           \
+     .held_units = held,                                               \
+     .result = result_,                                                \
+     .most_n = most > 8 ? 10240 : 0,                                   \
      .most_k = most > 8 ? 7168 : 0}
-#define GPK_FEW_ROWS_TO(name, suffix, result, most, tiles)                                                   \
+#define GPK_FEW(name, result, most, kernel, form, a, b) \
+    GPK_FEW_HELD(name, result, most, kernel, form, a, b, 0)
+#define GPK_HELD(name, suffix, result, units)                                                             \
+    GPK_FEW_HELD(name, result, 8,                                                                         \
+                 kernel<GemvBulkKernel::gemv_bulk_##name##suffix##_rows_held##units##_tiles1>, bulk_rows, \
+                 kAlongK, kAlongK, units)
+#define GPK_HELD_ROWS_TO(name, suffix, result) \
+    GPK_HELD(name, suffix, result, 4), GPK_HELD(name, suffix, result, 8), GPK_HELD(name, suffix, result, 12)
+#define GPK_HELD_ROWS(name) \
+    GPK_HELD_ROWS_TO(name, , std::nullopt), GPK_HELD_ROWS_TO(name, _float32, DType::float32)
+#define GPK_BULK_ROWS_TO(name, suffix, result, most, tiles)                                                  \
     GPK_FEW(name, result, most, kernel<GemvBulkKernel::gemv_bulk_##name##suffix##_rows_tiles##tiles>,        \
             bulk_rows, kAlongK, kAlongK),                                                                    \
         GPK_FEW(name, result, most, kernel<GemvBulkKernel::gemv_bulk_##name##suffix##_columns_tiles##tiles>, \
-                bulk_columns, kAlongK, kAcross),                                                             \
-        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_rows_tiles##tiles>,      \
-                rows, kAlongK, kAlongK),                                                                     \
-        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>,   \
-                columns_split, kAny, kAcross),                                                               \
-        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>,   \
+                bulk_columns, kAlongK, kAcross)
+#define GPK_MMA_ROWS_TO(name, suffix, result, most, tiles)                                                 \
+    GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_rows_tiles##tiles>, rows,  \
+            kAlongK, kAlongK),                                                                             \
+        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>, \
+                columns_split, kAny, kAcross),                                                             \
+        GPK_FEW(name, result, most, kernel<GemvMmaKernel::gemv_mma_##name##suffix##_columns_tiles##tiles>, \
                 columns, kAny, kAcross)
-#define GPK_FEW_ROWS(name, most, tiles)                 \
-    GPK_FEW_ROWS_TO(name, , std::nullopt, most, tiles), \
-        GPK_FEW_ROWS_TO(name, _float32, DType::float32, most, tiles)
+#define GPK_LONG_ROWS(name)                        \
+    GPK_FEW(name, std::nullopt, kBulkStreamedRows, \
+            kernel<GemvBulkKernel::gemv_bulk_##name##_streamed_tiles1>, bulk_streamed, kAlongK, kAlongK)
+#define GPK_FEW_ROWS(name)                                                                                  \
+    GPK_HELD_ROWS(name), GPK_BULK_ROWS_TO(name, , std::nullopt, 8, 1),                                      \
+        GPK_BULK_ROWS_TO(name, _float32, DType::float32, 8, 1), GPK_LONG_ROWS(name),                        \
+        GPK_MMA_ROWS_TO(name, , std::nullopt, 8, 1), GPK_MMA_ROWS_TO(name, _float32, DType::float32, 8, 1), \
+        GPK_BULK_ROWS_TO(name, , std::nullopt, 16, 2), GPK_MMA_ROWS_TO(name, , std::nullopt, 16, 2),        \
+        GPK_BULK_ROWS_TO(name, _float32, DType::float32, 16, 2),                                            \
+        GPK_MMA_ROWS_TO(name, _float32, DType::float32, 16, 2)
 #define GPK_MMA(symbol, dtype_, a_, b_, tile_, is_tf32) \
     {.kernel = kernel<GemmMmaKernel::symbol>,           \
      .dtype = dtype_,                                   \
@@ -204,10 +223,8 @@ constexpr DType dtype_of() {
      .block_scales = WgmmaSums::sums == WgmmaSums::scaled},
 
 constexpr GemmVariant kVariants[] = {
-    GPK_FEW_ROWS(bfloat16, 8, 1),
-    GPK_FEW_ROWS(bfloat16, 16, 2),
-    GPK_FEW_ROWS(float16, 8, 1),
-    GPK_FEW_ROWS(float16, 16, 2),
+    GPK_FEW_ROWS(bfloat16),
+    GPK_FEW_ROWS(float16),
     GPK_GEMV(float32),
     GPK_WGMMA_KERNELS(GPK_WGMMA) GPK_MMAS(gemm_mma_bfloat16, DType::bfloat16, false),
     GPK_MMAS(gemm_mma_float16, DType::float16, false),
@@ -328,14 +345,16 @@ bool can_run(const GemmVariant& variant, const GemmProblem& p, const GemmTypes& 
            (variant.max_m == 0 || p.m <= variant.max_m) && variant.block_scales == (p.scales.a != nullptr) &&
            layout_fits(variant.a, variant, p.a, p.m, p.a_row, p.k, p.a_col, p.a_batch, p.batch_rank) &&
            layout_fits(variant.b, variant, p.b, p.n, p.b_col, p.k, p.b_row, p.b_batch, p.batch_rank) &&
-           (variant.wgmma != nullptr ? wgmma_can_run(variant, p, sm) : !changes(p.epilogue)) &&
-           gemv_can_run(variant, p, sm);
+           (variant.wgmma != nullptr
+                ? wgmma_can_run(variant, p, sm)
+                : !changes(p.epilogue) || (is_bulk(variant.gemv) && adds_only(p.epilogue))) &&
+           (p.norm.weight == nullptr || variant.held_units > 0) && gemv_can_run(variant, p, sm);
 }
 
 GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmTarget& target) {
     // An epilogue's bias is along n of the problem as it is.
     const GemmProblem swapped = transposed(p);
-    const bool may_swap = !changes(p.epilogue) && p.scales.a == nullptr;
+    const bool may_swap = !changes(p.epilogue) && p.scales.a == nullptr && p.norm.weight == nullptr;
     GemmChoice quickest = {nullptr, p}, without_tiles = quickest;
     double least_us = std::numeric_limits<double>::infinity();
     const DType dtype = gemm_dtype(types.operands);

@@ -1,6 +1,7 @@
 // The kernels that can make a matrix product, what each asks for, and the choice between them.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <span>
 
@@ -33,13 +34,14 @@ enum class GemvForm : std::uint8_t {
     none,
     bulk_rows,      // weights contiguous along k, brought by the copy engine (SM 90)
     bulk_columns,   // weights contiguous along n, so too
+    bulk_streamed,  // as bulk_rows, with x beside the weights: 8 rows that are long
     rows,           // weights contiguous along k
     columns_split,  // weights contiguous along n; blocks of a cluster share k (SM 90 and newer)
     columns,
 };
 
 constexpr bool is_bulk(GemvForm form) {
-    return form == GemvForm::bulk_rows || form == GemvForm::bulk_columns;
+    return form == GemvForm::bulk_rows || form == GemvForm::bulk_columns || form == GemvForm::bulk_streamed;
 }
 
 // Where a product runs: of a stream, what it may use.
@@ -69,6 +71,7 @@ struct GemmVariant {
     int alignment_bytes = 1;  // of a, b, their batches, and their strides other than 1
     bool tf32 = false;        // only where the caller allows it
     GemvForm gemv = GemvForm::none;
+    int held_units = 0;    // of bulk_rows: 512 elements of each row of a, all of which stay in registers
     float least_fill = 0;  // worth it only with blocks for so much of the multiprocessors
     std::optional<DType> result = std::nullopt;  // of c, where it is not dtype
     const WgmmaTile* wgmma = nullptr;            // of a kernel of gemm_wgmma: SM 90, with epilogue
@@ -117,9 +120,9 @@ struct GemmChoice {
 GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmTarget& target);
 
 // Launches the choice, in slices where the stream's tenant wants that, after ordering what it reads (null
-// ones aside) and writes. `first`, `second`: what the epilogue reads.
+// ones aside) and writes. `beside`: what it reads beside a and b.
 void launch_gemm(const GemmChoice& choice, const GemmTypes& types, const Array& a, const Array& b,
-                 const Array& c, const Array* first = nullptr, const Array* second = nullptr);
+                 const Array& c, std::initializer_list<const Array*> beside = {});
 
 // For tests and tuning: matmul on this variant only (or nothing, where it cannot run the problem here);
 // `turned`: as c.T = b.T @ a.T.

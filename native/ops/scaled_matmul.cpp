@@ -78,7 +78,7 @@ bool by_kernel(const Array& a, const Array& b, const Array& scale_a, const Array
     }
     const GemmChoice choice = choose_gemm(p, types, target);
     if (choice.variant == nullptr) return false;
-    launch_gemm(choice, types, rows, columns, c, &scale_a, &scale_b);
+    launch_gemm(choice, types, rows, columns, c, {&scale_a, &scale_b});
     return true;
 }
 

@@ -30,9 +30,13 @@ struct GemmBlockScales {
     std::int64_t a_row = 0, a_col = 0, b_row = 0, b_col = 0;
 };
 
+// A bias or a residual, or neither, and nothing else.
+GPK_HD bool adds_only(const GemmEpilogue& e) {
+    return e.activation == GemmActivation::none && e.scale == 1 && e.row_scale == nullptr &&
+           e.column_scale == nullptr;
+}
 GPK_HD bool changes(const GemmEpilogue& e) {
-    return e.bias != nullptr || e.residual != nullptr || e.activation != GemmActivation::none ||
-           e.scale != 1 || e.row_scale != nullptr || e.column_scale != nullptr;
+    return e.bias != nullptr || e.residual != nullptr || !adds_only(e);
 }
 
 }  // namespace gpk

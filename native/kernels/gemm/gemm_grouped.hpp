@@ -28,6 +28,9 @@ struct GroupedProblem {
     std::int32_t experts;
     std::int32_t gated;  // 0 or 1
     GluOp glu;
+    // Of gemv_gated alone.
+    GemmRowNorm norm = {};
+    bool weight_settled = false;
 };
 
 // What a block, or a cluster of two with neighbouring parts of the weight, makes at a time: 128 rows of the

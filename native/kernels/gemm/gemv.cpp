@@ -1,6 +1,7 @@
 #include "kernels/gemm/gemv.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 #include <vector>
 
@@ -193,6 +194,32 @@ void gemv_columns_host(const GemmProblem& p) {
         }
     });
 }
+
+template <class T>
+GemmProblem normalized(const GemmProblem& p, std::vector<T>& rows) {
+    if (p.norm.weight == nullptr) return p;
+    const auto* weight = static_cast<const T*>(p.norm.weight);
+    rows.resize(static_cast<std::size_t>(p.m * p.k));
+    for (std::int64_t i = 0; i < p.m; ++i) {
+        const T* x = static_cast<const T*>(p.a) + i * p.a_row;
+        double squares = 0;
+        for (std::int64_t l = 0; l < p.k; ++l) {
+            squares += static_cast<double>(convert<float>(x[l])) * convert<float>(x[l]);
+        }
+        const float scale =
+            1.0f / std::sqrt(static_cast<float>(squares / static_cast<double>(p.k)) + p.norm.eps);
+        T* y = rows.data() + i * p.k;
+        for (std::int64_t l = 0; l < p.k; ++l)
+            y[l] = T(convert<float>(x[l]) * scale * convert<float>(weight[l]));
+    }
+    GemmProblem normal = p;
+    normal.a = rows.data();
+    normal.a_row = p.k, normal.a_col = 1;
+    normal.norm = {};
+    return normal;
+}
+template GemmProblem normalized<bfloat16>(const GemmProblem& p, std::vector<bfloat16>& rows);
+template GemmProblem normalized<float16>(const GemmProblem& p, std::vector<float16>& rows);
 
 #define GPK_TWINS(T, Out)                                       \
     template void gemv_rows_host<T, Out>(const GemmProblem& p); \

@@ -2,8 +2,11 @@
 // 90). Accumulates in float32.
 //
 // gemv_bulk_<type>_rows_tiles<r / 8>: weights contiguous along k (weights [n, k]), k in whole 64.
-// gemv_bulk_<type>_columns_tiles<r / 8>: weights contiguous along n (weights [k, n]).
-//   Both want 16-byte alignment as gemm_mma does, a contiguous along k, and one batch.
+// gemv_bulk_<type>_rows_held<u>_tiles1: so too, of up to 8 rows of up to 512 u elements, which stay in
+// registers. gemv_bulk_<type>_streamed_tiles1: so too, of up to 8 rows that are too long to stay in shared
+// memory. gemv_bulk_<type>_columns_tiles<r / 8>: weights contiguous along n (weights [k, n]).
+//   Both want 16-byte alignment as gemm_mma does, a contiguous along k, and one batch. All add a bias
+//   and a residual; rows_held alone has the norm of a's rows.
 // gemv_bulk_<type>_<format>_tiles<r / 8>: c = x @ w.T as gemv_quantized.
 #pragma once
 
@@ -16,23 +19,29 @@ namespace gpk {
 class Kernel;
 
 struct GemvBulkParams {
-    TensorMap weights;  // rows: b.T as [n][k / 64][64], the box 16 of n by 8; columns: see ColumnsSource
+    TensorMap weights;  // rows: b.T as [n][k / 64][64], the box 16 of n by 8; else see the sources
+    TensorMap x;        // where it streams
     GemmProblem problem;
     std::uint32_t prefetched;  // stages of a block's first tile that the L2 cache is asked for early
 };
 
-// X(T, type, Out, suffix, form, Source, rows / 8)
-#define GPK_GEMV_BULK_OF(X, T, type, Out, suffix)      \
-    X(T, type, Out, suffix, rows, RowsSource, 1)       \
-    X(T, type, Out, suffix, rows, RowsSource, 2)       \
-    X(T, type, Out, suffix, columns, ColumnsSource, 1) \
-    X(T, type, Out, suffix, columns, ColumnsSource, 2)
+// X(T, type, Out, suffix, form, layout, Source, rows / 8, units of x that a warp holds)
+#define GPK_GEMV_BULK_OF(X, T, type, Out, suffix)                  \
+    X(T, type, Out, suffix, rows_held4, rows, RowsSource, 1, 4)    \
+    X(T, type, Out, suffix, rows_held8, rows, RowsSource, 1, 8)    \
+    X(T, type, Out, suffix, rows_held12, rows, RowsSource, 1, 12)  \
+    X(T, type, Out, suffix, rows, rows, RowsSource, 1, 0)          \
+    X(T, type, Out, suffix, rows, rows, RowsSource, 2, 0)          \
+    X(T, type, Out, suffix, columns, columns, ColumnsSource, 1, 0) \
+    X(T, type, Out, suffix, columns, columns, ColumnsSource, 2, 0)
 #define GPK_GEMV_BULK_KERNELS(X, T, type) \
-    GPK_GEMV_BULK_OF(X, T, type, T, ) GPK_GEMV_BULK_OF(X, T, type, float, _float32)
+    GPK_GEMV_BULK_OF(X, T, type, T, )     \
+    GPK_GEMV_BULK_OF(X, T, type, float, _float32) X(T, type, T, , streamed, rows, StreamedSource, 1, 0)
 #define GPK_GEMV_BULK_BFLOAT16(X) GPK_GEMV_BULK_KERNELS(X, gpk::bfloat16, bfloat16)
 #define GPK_GEMV_BULK_FLOAT16(X) GPK_GEMV_BULK_KERNELS(X, gpk::float16, float16)
 
-#define GPK_X(T, type, Out, suffix, form, Source, tiles) gemv_bulk_##type##suffix##_##form##_tiles##tiles,
+#define GPK_X(T, type, Out, suffix, form, layout, Source, tiles, held) \
+    gemv_bulk_##type##suffix##_##form##_tiles##tiles,
 enum class GemvBulkKernel : int { GPK_GEMV_BULK_BFLOAT16(GPK_X) GPK_GEMV_BULK_FLOAT16(GPK_X) };
 #undef GPK_X
 
@@ -50,6 +59,10 @@ inline constexpr int kBulkStages = 8;
 inline constexpr int kLeastBulkStages = 3;       // fewer do not keep the memory busy
 inline constexpr int kLeastQuantizedStages = 2;  // nor of quantised weights
 inline constexpr int kBulkPlainStageBytes = kBulkSteps * kQuantTileBytes;
+inline constexpr int kBulkStreamedColumns = 32, kBulkStreamedDepth = 256;  // of a stage
+inline constexpr int kBulkStreamedRows = 8;
+inline constexpr int kBulkStreamedStageBytes =
+    2 * kBulkStreamedDepth * (kBulkStreamedColumns + kBulkStreamedRows);
 inline constexpr int kBulkStaticBytes = 34 * 1024;  // of shared memory beside the ring, at most
 
 // Steps of a stage that one warp has, for up to `m` rows: with few to a tile, waiting costs more than the

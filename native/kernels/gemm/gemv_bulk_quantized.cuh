@@ -30,6 +30,8 @@ struct QuantizedSource {
     static constexpr int kOffsets = kScales + kStageSteps * kScaleBytes;
     static constexpr int kStageBytes = kOffsets + (kGrouped ? kStageSteps * kScaleBytes : 0);
     static constexpr int kGroupSumsStep = kGrouped ? 32 * kGroups : 0;  // bytes, of 8 rows
+    static constexpr int kHeld = 0;
+    static constexpr BulkInput kInput = BulkInput::shared;
     static_assert(kStageBytes == bulk_stage_bytes(Format::kFormat, kGroup, 8 * kTiles));
     // A code of int4 becomes kBase + code * kUnit.
     static constexpr float kBase = kInt4 && kIsBfloat<T> ? 1.0f : 0.0f;
@@ -44,8 +46,8 @@ struct QuantizedSource {
         return static_cast<std::uint32_t>(quant_steps(Format::kFormat, p.w.k));
     }
     __device__ __forceinline__ bool wants_group_sums() const { return kInt4 || p.w.offsets != nullptr; }
-    __device__ __forceinline__ void load(std::uint32_t stage, std::uint32_t tile, std::uint32_t step,
-                                         std::uint32_t barrier) const {
+    __device__ __forceinline__ void load_weights(std::uint32_t stage, std::uint32_t tile, std::uint32_t step,
+                                                 std::uint32_t barrier) const {
         const std::uint32_t count = steps() - step < kStageSteps ? steps() - step : kStageSteps;
         const std::uint64_t first = std::uint64_t{tile} * steps() + step;
         const bool has_offsets = kGrouped && p.w.offsets != nullptr;
@@ -240,13 +242,16 @@ struct QuantizedSource {
 
 }  // namespace
 
-#define GPK_GEMV_BULK_QUANTIZED_SYMBOL(T, type, format, Format, group, tiles)                                \
-    extern "C" __global__ void __launch_bounds__(kBulkThreads,                                               \
-                                                 tiles == 1 && quant_bits(Format::kFormat) == 8 ? 2 : 1)     \
-        gemv_bulk_##type##_##format##_tiles##tiles(const __grid_constant__ GemvQuantizedParams p) {          \
-        gemv_bulk<QuantizedSource<Format, T, group, tiles>, tiles>(                                          \
-            {p}, static_cast<std::uint32_t>(p.m), static_cast<std::uint32_t>(p.w.n), 0,                      \
-            [&](std::uint32_t row, std::uint32_t column, float sum) { store_sum<T>(p, row, column, sum); }); \
+#define GPK_GEMV_BULK_QUANTIZED_SYMBOL(T, type, format, Format, group, tiles)                             \
+    extern "C" __global__ void __launch_bounds__(kBulkThreads,                                            \
+                                                 tiles == 1 && quant_bits(Format::kFormat) == 8 ? 2 : 1)  \
+        gemv_bulk_##type##_##format##_tiles##tiles(const __grid_constant__ GemvQuantizedParams p) {       \
+        gemv_bulk<QuantizedSource<Format, T, group, tiles>, tiles>(                                       \
+            {p}, static_cast<std::uint32_t>(p.m), static_cast<std::uint32_t>(p.w.n), BulkStart{false, 0}, \
+            [](std::uint32_t, std::uint32_t) { return 0.0f; },                                            \
+            [&](std::uint32_t row, std::uint32_t column, float sum, float) {                              \
+                store_sum<T>(p, row, column, sum);                                                        \
+            });                                                                                           \
     }
 
 }  // namespace gpk::kernels

@@ -15,7 +15,8 @@ namespace {
 
 template <class T>
 void gemv_gated_host(const GemvGatedParams& params) {
-    const GemmProblem& p = params.problem;
+    std::vector<T> rows;
+    const GemmProblem p = kernels::normalized(params.problem, rows);
     GemmProblem both = p;
     std::vector<float> sums(static_cast<std::size_t>(p.m * 2 * p.n));
     both.n = 2 * p.n;
@@ -28,8 +29,8 @@ void gemv_gated_host(const GemvGatedParams& params) {
 }  // namespace
 
 const Kernel& gemm_kernel(GemvGatedKernel which) {
-#define GPK_X(T, type, tiles)                                           \
-    Kernel({.name = "gemv_gated_" #type "_tiles" #tiles,                \
+#define GPK_X(T, type, form, tiles, held)                               \
+    Kernel({.name = "gemv_gated_" #type "_" #form,                      \
             .image = &image_gemv_gated_sm90,                            \
             .twin = kernels::twin<GemvGatedParams, gemv_gated_host<T>>, \
             .max_shared_bytes = kAllSharedBytes,                        \

@@ -11,19 +11,23 @@
 namespace gpk {
 
 struct GemvGatedParams {
-    TensorMap weights;  // [n / 8][gate, up][8][k / 64][64], the box one of the first by 8 of k's
-    GemmProblem problem;
+    TensorMap weights;    // [n / 8][gate, up][8][k / 64][64], the box one of the first by 8 of k's
+    GemmProblem problem;  // with the norm of a's rows, where they are held
     GluOp glu;
+    std::uint32_t prefetched;  // as in GemvBulkParams
 };
 
-// X(T, type, rows / 8)
-#define GPK_GEMV_GATED(X)         \
-    X(gpk::bfloat16, bfloat16, 1) \
-    X(gpk::bfloat16, bfloat16, 2) \
-    X(gpk::float16, float16, 1)   \
-    X(gpk::float16, float16, 2)
+// X(T, type, form, rows / 8, units of x that a warp holds)
+#define GPK_GEMV_GATED_OF(X, T, type) \
+    X(T, type, held4_tiles1, 1, 4)    \
+    X(T, type, held8_tiles1, 1, 8)    \
+    X(T, type, tiles1, 1, 0)          \
+    X(T, type, tiles2, 2, 0)
+#define GPK_GEMV_GATED(X)                         \
+    GPK_GEMV_GATED_OF(X, gpk::bfloat16, bfloat16) \
+    GPK_GEMV_GATED_OF(X, gpk::float16, float16)
 
-#define GPK_X(T, type, tiles) gemv_gated_##type##_tiles##tiles,
+#define GPK_X(T, type, form, tiles, held) gemv_gated_##type##_##form,
 enum class GemvGatedKernel : int { GPK_GEMV_GATED(GPK_X) };
 #undef GPK_X
 

@@ -11,6 +11,12 @@ namespace gpk {
 
 inline constexpr int kMaxBatchRank = 14;  // kMaxRank less the two dimensions of a matrix
 
+// RMSNorm of a's rows before the product, rounded to a's type: see rms_norm.hpp.
+struct GemmRowNorm {
+    const void* weight = nullptr;  // [k], on 16 bytes; null: none
+    float eps = 0;
+};
+
 struct GemmProblem {
     const void* a;
     const void* b;
@@ -27,6 +33,9 @@ struct GemmProblem {
     std::int64_t c_batch[kMaxBatchRank];
     GemmEpilogue epilogue;  // of kernels that say so
     GemmBlockScales scales;
+    GemmRowNorm norm;  // of kernels that say so
+    // b was there before the work that comes before this on the stream: it may be read while that still runs.
+    bool b_settled;
 };
 
 struct BatchOffsets {
