@@ -47,7 +47,8 @@ void apply(const Linear& linear, const Array& x, const Array& out,
     const Array* bias = linear.bias.defined() ? &linear.bias : nullptr;
     if (linear.codes.empty()) {
         const GemmActivation following = activation != nullptr ? activation->following : GemmActivation::none;
-        ops::linear(x, linear.weight, {.bias = bias, .activation = following}, &out, out.dtype());
+        ops::linear(x, linear.weight, {.bias = bias, .activation = following}, &out, out.dtype(),
+                    {.weight_settled = true});
         return;
     }
     std::int64_t first = 0;
@@ -58,6 +59,14 @@ void apply(const Linear& linear, const Array& x, const Array& out,
     }
     if (bias != nullptr) ops::binary(BinaryOp::add, out, ops::astype(*bias, out.dtype()), &out);
     if (activation != nullptr) ops::unary(activation->alone, out, &out);
+}
+
+// Of few rows: x normalised, where there is a norm, times the weight, and what it is added to.
+void apply_few(const Linear& linear, const Array& x, const Norm* norm, double eps, const Array* residual,
+               const Array& out) {
+    const Array* bias = linear.bias.defined() ? &linear.bias : nullptr;
+    ops::linear(x, linear.weight, {.bias = bias, .residual = residual}, &out, out.dtype(),
+                {.norm = norm != nullptr ? &norm->weight : nullptr, .norm_eps = eps, .weight_settled = true});
 }
 
 // Columns [first, first + heads * d) of [tokens, ...] as [tokens, heads, d].
@@ -138,11 +147,27 @@ DType checked_cache_dtype(DType weights, const ModelOptions& options) {
 
 }  // namespace
 
+namespace {
+
+// Whether norms can go into the products after them, and products add into `hidden` themselves.
+bool may_join_norms(const ModelWeights& weights) {
+    const Architecture& a = *weights.config.architecture;
+    const auto plain = [](const Linear& linear) { return linear.codes.empty() && linear.weight.defined(); };
+    return weights.dtype != DType::float32 && a.norm == NormKind::rms && a.gated && !a.post_norms &&
+           std::ranges::all_of(weights.layers, [&](const ModelLayer& layer) {
+               return plain(layer.qkv) && plain(layer.out) && plain(layer.gate_up) && plain(layer.down) &&
+                      !layer.gate_up.bias.defined();
+           });
+}
+
+}  // namespace
+
 Model::Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& options)
     : weights_(std::move(weights)),
       max_length_(choose_max_length(weights_->config, options)),
       lengths_(static_cast<std::size_t>(checked_slots(options))),
       decode_buffers_(device(), weights_->config, weights_->dtype, std::max(slots(), Verifier::kMostRows)),
+      may_join_norms_(may_join_norms(*weights_)),
       use_graph_(options.use_graph),
       chooser_(device(), slots(), weights_->config.num_tokens) {
     const ModelConfig& c = config();
@@ -269,7 +294,7 @@ void Model::embed(const Buffers& b, const std::optional<Place>& place) {
     }
 }
 
-// From `normed` to `delta`.
+// From `normed` to `delta`; or, where norms are joined, from `hidden` to `hidden`.
 void Model::attend(const Buffers& b, std::size_t index, const std::optional<Place>& place) {
     const ModelConfig& c = config();
     const ModelLayer& layer = weights_->layers[index];
@@ -289,21 +314,28 @@ void Model::attend(const Buffers& b, std::size_t index, const std::optional<Plac
     const Array keys = taken(layer_keys_[index]), values = taken(layer_values_[index]);
     const Array positions = place ? place->position : taken(positions_);
 
-    apply(layer.qkv, b.normed, b.qkv);
+    const bool joined = joins_norms(b);
+    if (joined) {
+        apply_few(layer.qkv, b.hidden, &layer.attention_norm, c.norm_eps, nullptr, b.qkv);
+    } else {
+        apply(layer.qkv, b.normed, b.qkv);
+    }
     std::optional<ops::Rope> rope;
     if (!rotations_.empty()) rope.emplace(rotations_[kind.rope].inv_freq, rotations_[kind.rope].factor);
     const bool normed = layer.q_norm.defined();
-    ops::kv_append(k, v, keys, values, positions,
-                   {.rope = rope ? &*rope : nullptr,
-                    .q = rope || normed ? &q : nullptr,
-                    .q_norm = normed ? &layer.q_norm : nullptr,
-                    .k_norm = normed ? &layer.k_norm : nullptr,
-                    .norm_eps = c.norm_eps});
+    const ops::KvAppendOptions append{.rope = rope ? &*rope : nullptr,
+                                      .q = rope || normed ? &q : nullptr,
+                                      .q_norm = normed ? &layer.q_norm : nullptr,
+                                      .k_norm = normed ? &layer.k_norm : nullptr,
+                                      .norm_eps = c.norm_eps};
     const ops::AttentionOptions options{.causal = true,
                                         .scale = c.attention_scale,
                                         .left = kind.window > 0 ? kind.window - 1 : -1,
                                         .soft_cap = c.attention_soft_cap};
-    if (place && !place->length) {
+    if (!place && append.q != nullptr) {
+        ops::append_and_attend(k, v, keys, values, positions, append, options, &attended);
+    } else if (place && !place->length) {
+        ops::kv_append(k, v, keys, values, positions, append);
         // A sequence for each token, over one cache: sums in the order of a step's.
         const auto by_token = [&](const Array& cache) {
             return cache.broadcast_to({rows, c.num_kv_heads, max_length_, d});
@@ -313,18 +345,31 @@ void Model::attend(const Buffers& b, std::size_t index, const std::optional<Plac
         ops::attention_cached(each, by_token(keys), by_token(values), place->each, {.as_alone = true},
                               options, &out);
     } else {
+        ops::kv_append(k, v, keys, values, positions, append);
         // The host knows how many keys a prompt sees, so that no more need to be widened.
         const std::int64_t seen = place ? *place->length + rows : max_length_;
         ops::attention_cached(q, keys.slice(2, 0, 1, seen), values.slice(2, 0, 1, seen), positions, {},
                               options, &attended);
     }
-    apply(layer.out, *b.attended.reshape_view({rows, c.num_heads * d}), b.delta);
+    const Array all_heads = *b.attended.reshape_view({rows, c.num_heads * d});
+    if (joined) {
+        apply_few(layer.out, all_heads, nullptr, 0, &b.hidden, b.hidden);
+    } else {
+        apply(layer.out, all_heads, b.delta);
+    }
 }
 
-// From `normed` to `delta`.
-void Model::mlp(const Buffers& b, const ModelLayer& layer) {
+// From `normed` to `delta`, or from `hidden` to `hidden`, as attend().
+void Model::mlp(const Buffers& b, std::size_t index) {
+    const ModelLayer& layer = weights_->layers[index];
     if (layer.experts.router.defined()) return mix_experts(b, layer.experts);
     const ActivationOps& op = activation_ops(config());
+    if (joins_norms(b)) {
+        ops::gated_linear(
+            b.hidden, layer.gate_up.weight, op.gated, &b.activated,
+            {.norm = &layer.mlp_norm.weight, .norm_eps = config().norm_eps, .weight_settled = true});
+        return apply_few(layer.down, b.activated, nullptr, 0, &b.hidden, b.hidden);
+    }
     const bool plain = layer.gate_up.codes.empty() && !layer.gate_up.bias.defined();
     if (config().architecture->gated && plain) {
         ops::gated_linear(b.normed, layer.gate_up.weight, op.gated, &b.activated);
@@ -358,13 +403,20 @@ void Model::forward(const Buffers& b, const std::optional<Place>& place, std::si
     const ModelWeights& w = *weights_;
     const bool post = config().architecture->post_norms;
     embed(b, place);
+    if (joins_norms(b)) {
+        for (std::size_t i = 0; i < layers; ++i) {
+            attend(b, i, place);
+            mlp(b, i);
+        }
+        return norm(w.final_norm, b.hidden, nullptr, b.normed);
+    }
     norm(w.layers[0].attention_norm, b.hidden, nullptr, b.normed);
     for (std::size_t i = 0; i < layers; ++i) {
         const ModelLayer& layer = w.layers[i];
         attend(b, i, place);
         if (post) norm(layer.post_attention_norm, b.delta, nullptr, b.delta);
         norm(layer.mlp_norm, b.delta, &b.hidden, b.normed);
-        mlp(b, layer);
+        mlp(b, i);
         if (post) norm(layer.post_mlp_norm, b.delta, nullptr, b.delta);
         const bool last = i + 1 == layers;
         norm(last ? w.final_norm : w.layers[i + 1].attention_norm, b.delta, &b.hidden, b.normed);

@@ -133,8 +133,13 @@ class Model {
     void forward(const Buffers& buffers, const std::optional<Place>& place, std::size_t layers);
     void embed(const Buffers& buffers, const std::optional<Place>& place);
     void attend(const Buffers& buffers, std::size_t layer, const std::optional<Place>& place);
-    void mlp(const Buffers& buffers, const ModelLayer& layer);
+    void mlp(const Buffers& buffers, std::size_t layer);
     void mix_experts(const Buffers& buffers, const Experts& experts);
+    // For few rows, where each launch costs as much as what it reads.
+    bool joins_norms(const Buffers& buffers) const {
+        constexpr std::int64_t kFewRows = 8;
+        return may_join_norms_ && buffers.hidden.shape()[0] <= kFewRows;
+    }
     void norm(const Norm& norm, const Array& x, const Array* residual, const Array& out) const;
     void head(const Array& normed, const Array& logits);
     void choose(std::int64_t first_slot, std::int64_t slots, std::int64_t tokens, const Chooser::Mode& mode);
@@ -158,6 +163,7 @@ class Model {
     std::array<std::shared_ptr<Event>, kAhead + 1> chosen_;  // after choices, by turns
     std::int64_t choices_ = 0;
     std::unique_ptr<ops::DecodeStep> whole_step_;  // of slot 0 alone, or null
+    bool may_join_norms_;
     bool use_graph_;
     Chooser chooser_;
     // Of steps of so many slots; nothing before its kernels were launched once.

@@ -143,4 +143,8 @@ def check_decoding(model, prompt):
     """That decoding token by token chooses what the logits of the whole text say."""
     new = list(model.stream_tokens(prompt, max_tokens=8, stop_tokens=[]))
     logits = model.score([*prompt, *new]).to_numpy()
-    assert logits[len(prompt) - 1 : -1].argmax(1).tolist() == new
+    logits = logits[len(prompt) - 1 : -1]
+    # Steps round in other places than prompts: of two that are closer either may be chosen.
+    margin = {"bfloat16": 0.12, "float16": 0.02}.get(str(model.dtype), 0)
+    behind = logits.max(1) - logits[range(len(new)), new]
+    assert (behind <= margin * logits.std(1)).all()

@@ -2,8 +2,12 @@
 #pragma once
 
 #include "kernels/norm/rows.cuh"
+#include "kernels/overlap.cuh"
 
 namespace gpk::kernels {
+
+// With more blocks than this, the next kernel's would take the places of those that are to come.
+inline constexpr unsigned kFewBlocks = 256;
 
 // A vector's share of the squares, about `mean`.
 template <bool kCentred, class T, int N>
@@ -58,6 +62,7 @@ template <class T, int N, int kAccesses, bool kResidual, bool kCentred>
 __device__ __forceinline__ void norm_rows(const NormParams& p) {
     using Vec = Vector<T, N>;
     wait_for_predecessor();
+    if (gridDim.x <= kFewBlocks) launch_dependents();
     __shared__ RowThreads::Shared shared;
     const auto threads = RowThreads::make<has_clusters<N, kAccesses>>();
     if (threads.row() >= p.rows) return;
