@@ -156,17 +156,26 @@ __device__ __forceinline__ void exchange(unsigned char* received, Barrier& came,
         if (thread % 32 == 0) barrier_arrive_at(came, block);
     }
     barrier_wait_cluster(came, 0);
+    // In the order of k: the last tiles overlap, and an element's two writers must agree on its bits.
 #pragma unroll
-    for (int from = 0; from < W::kSplit - 1; ++from) {
+    for (int i = 0; i < W::kParts; ++i) {
 #pragma unroll
-        for (int i = 0; i < W::kParts; ++i) {
+        for (int four = 0; four < kFours; ++four) {
+            typename W::Sum* mine = own[i] + four * 4;
+            const auto part = [&](int of) {
+                using Four = Vector<typename W::Sum, 4>;
+                if (of == share) return Four{mine[0], mine[1], mine[2], mine[3]};
+                return *reinterpret_cast<const Four*>(received + slot(of < share ? of : of - 1, i, four));
+            };
+            auto total = part(0);
 #pragma unroll
-            for (int four = 0; four < kFours; ++four) {
-                const auto add =
-                    *reinterpret_cast<const Vector<typename W::Sum, 4>*>(received + slot(from, i, four));
+            for (int of = 1; of < W::kSplit; ++of) {
+                const auto add = part(of);
 #pragma unroll
-                for (int j = 0; j < 4; ++j) own[i][four * 4 + j] += add.values[j];
+                for (int j = 0; j < 4; ++j) total.values[j] += add.values[j];
             }
+#pragma unroll
+            for (int j = 0; j < 4; ++j) mine[j] = total.values[j];
         }
     }
 }
