@@ -240,6 +240,24 @@ struct DecodeAttention {
     }
 };
 
+// Keys and values come to the L2 cache before they are asked for.
+template <class T, int D>
+__device__ __forceinline__ void prefetch_cache(const DecodeStepParams& p, const DecodeStepLayer& l,
+                                               const DecodeUnit& unit) {
+    if (unit.heads == 0 || unit.begin >= unit.end || thread_index() % 32 != 0) return;
+    const std::int64_t begin = (std::int64_t{unit.kv_head} * p.capacity + unit.begin) * D;
+    const auto bytes = static_cast<std::uint32_t>((unit.end - unit.begin) * D * 2);
+    bulk_prefetch(static_cast<const T*>(l.keys) + begin, bytes);
+    bulk_prefetch(static_cast<const T*>(l.values) + begin, bytes);
+}
+
+// Cosine and sine of the position's angle of pair i, times the table's factor.
+__device__ __forceinline__ float2 angle_of(const DecodeStepParams& p, int position, int i) {
+    float sine, cosine;
+    sincosf(static_cast<float>(position) * p.rope.inv_freq[i], &sine, &cosine);
+    return {cosine * p.rope.factor, sine * p.rope.factor};
+}
+
 // The blocks that share a unit's keys have each published of each head D sums, their highest score and the
 // sum of their weights. Each joins them for its part of the elements.
 template <class T, int D>

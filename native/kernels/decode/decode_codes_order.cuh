@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/decode/decode_attention.cuh"
-#include "kernels/sampling/candidate.cuh"
+#include "kernels/decode/decode_choice.cuh"
 
 namespace gpk::kernels {
 
@@ -66,11 +66,7 @@ __device__ __forceinline__ void normalize_each(const DecodeRing ring, std::uint3
         uint2 normed{};
         if (i < fours) {
             const uint2 four = hidden[i], w = load_shared_eight(place.slot + 8 * i);
-            const auto normal = [&](std::uint32_t two, std::uint32_t weights) {
-                const float2 v = unpack_two<T>(two), by = unpack_two<T>(weights);
-                return pack_two<T>(v.x * scale * by.x, v.y * scale * by.y);
-            };
-            normed = {normal(four.x, w.x), normal(four.y, w.y)};
+            normed = scaled_four<T>(four, w, scale);
         }
         put(i, normed);
     }
@@ -134,7 +130,7 @@ struct DecodeStepOrder {
 #pragma unroll 1
         for (int i = 0; i < p.layer_count; ++i) {
             const DecodeStepLayer& l = known<const DecodeStepLayer>(p.parts.layers)[i];
-            prefetch_cache(l, known<const DecodeUnit>(p.parts.units)[i]);
+            prefetch_cache<T, D>(p, l, known<const DecodeUnit>(p.parts.units)[i]);
             // One copy of the code for all matrices: instructions have a cache, too.
 #pragma unroll 1
             for (int each = 0; each < kDecodeParts; ++each) {
@@ -150,14 +146,6 @@ struct DecodeStepOrder {
         }
         stream.vector(p.final_norm, p.hidden);
         self().stream_head(stream);
-    }
-    // Keys and values come to the L2 cache before they are asked for.
-    __device__ __forceinline__ void prefetch_cache(const DecodeStepLayer& l, const DecodeUnit& unit) const {
-        if (unit.heads == 0 || unit.begin >= unit.end || thread_index() % 32 != 0) return;
-        const std::int64_t begin = (std::int64_t{unit.kv_head} * p.capacity + unit.begin) * D;
-        const auto bytes = static_cast<std::uint32_t>((unit.end - unit.begin) * D * 2);
-        bulk_prefetch(static_cast<const T*>(l.keys) + begin, bytes);
-        bulk_prefetch(static_cast<const T*>(l.values) + begin, bytes);
     }
 
     __device__ __forceinline__ void receive(T* to, std::int64_t from, int count, std::uint32_t now) {
@@ -239,29 +227,7 @@ struct DecodeStepOrder {
             p.logits[row] = logit;
             if (row < p.num_tokens) best = better(best, {logit, row});
         });
-        best = warp_best(best);
-        const int thread = thread_index(), warp = thread / 32;
-        if (thread % 32 == 0) shared.best[warp] = best;
-        computing_sync();
-        if (warp != 0) return;
-        best = warp_best(thread < kDecodeStepWarps ? shared.best[thread] : Candidate{-INFINITY, INT32_MAX});
-        std::uint64_t* words = p.exchange + p.at.best;
-        if (thread == 0) {
-            publish(words + 2 * blockIdx.x, __float_as_uint(best.logit), now);
-            publish(words + 2 * blockIdx.x + 1, static_cast<std::uint32_t>(best.id), now);
-            p.epochs[blockIdx.x] = now;
-        }
-        if (blockIdx.x != 0) return;
-        for (unsigned block = static_cast<unsigned>(thread); block < gridDim.x; block += 32) {
-            const uint2 two = receive_two(words + 2 * block, now);
-            best = better(best, {__uint_as_float(two.x), static_cast<std::int32_t>(two.y)});
-        }
-        best = warp_best(best);
-        if (thread != 0 || !p.chooses) return;
-        best.id = isfinite(best.logit) ? best.id : -1;
-        *p.token = best.id;
-        *p.position = position + 1;
-        if (p.log != nullptr && position + 1 < p.log_size) p.log[position + 1] = best.id;
+        choose_token(p, shared.best, best, position, now);
     }
 };
 
@@ -309,11 +275,7 @@ __device__ __forceinline__ void decode_codes_step(const DecodeStepParams& p) {
     auto* units = kernel.template at<DecodeUnit>(p.parts.units);
     for (int i = thread; i < p.layer_count; i += kDecodeStepThreads)
         units[i] = decode_unit<D>(p, position, p.layers[i].left, static_cast<int>(blockIdx.x));
-    if (thread < D / 2) {
-        float sine, cosine;
-        sincosf(static_cast<float>(position) * p.rope.inv_freq[thread], &sine, &cosine);
-        kernel.template at<float2>(p.parts.angles)[thread] = {cosine * p.rope.factor, sine * p.rope.factor};
-    }
+    if (thread < D / 2) kernel.template at<float2>(p.parts.angles)[thread] = angle_of(p, position, thread);
     if (kDecodeStepThreads - 1 - thread < kDecodeParts)
         shared.products[kDecodeStepThreads - 1 - thread] =
             kernel.product(static_cast<DecodePart>(kDecodeStepThreads - 1 - thread));

@@ -63,6 +63,20 @@ __device__ __forceinline__ float2 unpack_two(std::uint32_t two) {
     }
 }
 template <class T>
+__device__ __forceinline__ float add_squares(float sum, uint2 four) {
+    const float2 a = unpack_two<T>(four.x), b = unpack_two<T>(four.y);
+    return fmaf(b.y, b.y, fmaf(b.x, b.x, fmaf(a.y, a.y, fmaf(a.x, a.x, sum))));
+}
+// Four elements times `scale`, each times its weight.
+template <class T>
+__device__ __forceinline__ uint2 scaled_four(uint2 four, uint2 weights, float scale) {
+    const auto scaled = [&](std::uint32_t two, std::uint32_t by_two) {
+        const float2 v = unpack_two<T>(two), by = unpack_two<T>(by_two);
+        return pack_two<T>(v.x * scale * by.x, v.y * scale * by.y);
+    };
+    return {scaled(four.x, weights.x), scaled(four.y, weights.y)};
+}
+template <class T>
 __device__ __forceinline__ float rounded(float value) {
     return unpack_two<T>(pack_two<T>(value, 0.0f)).x;
 }

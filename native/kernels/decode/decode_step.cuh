@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/decode/decode_attention.cuh"
-#include "kernels/sampling/candidate.cuh"
+#include "kernels/decode/decode_choice.cuh"
 
 namespace gpk::kernels {
 
@@ -16,12 +16,6 @@ struct DecodeStepStatic {
     DecodeShare qkv, out, gate_up, down, head;  // what the block has of each layer's matrices
 };
 static_assert(sizeof(DecodeStepStatic) <= kDecodeStepStaticBytes);
-
-template <class T>
-__device__ __forceinline__ float add_squares(float sum, uint2 four) {
-    const float2 a = unpack_two<T>(four.x), b = unpack_two<T>(four.y);
-    return fmaf(b.y, b.y, fmaf(b.x, b.x, fmaf(a.y, a.y, fmaf(a.x, a.x, sum))));
-}
 
 // x = rms_norm(hidden) * weight, which is the ring's slot `number`. Each thread has written its own part of
 // `hidden`, as receive_vector() does, and has the sum of its squares.
@@ -41,12 +35,7 @@ __device__ __forceinline__ void normalize(const DecodeRing ring, std::uint32_t n
     const float scale = rsqrtf(squares * (1.0f / static_cast<float>(count)) + eps);
 #pragma unroll 2
     for (int i = thread; i < fours; i += kComputing) {
-        const uint2 four = hidden[i], w = load_shared_eight(place.slot + 8 * i);
-        const auto normal = [&](std::uint32_t two, std::uint32_t weights) {
-            const float2 v = unpack_two<T>(two), by = unpack_two<T>(weights);
-            return pack_two<T>(v.x * scale * by.x, v.y * scale * by.y);
-        };
-        x[i] = {normal(four.x, w.x), normal(four.y, w.y)};
+        x[i] = scaled_four<T>(hidden[i], load_shared_eight(place.slot + 8 * i), scale);
     }
     finish_x(x, count);
     if (thread / 32 < kDecodeTeam) free_slot(ring, place);
@@ -78,7 +67,7 @@ struct DecodeStepKernel {
         for (int i = 0; i <= p.layer_count; ++i) {
             const bool ends = i == p.layer_count;
             const DecodeStepLayer& l = layers[ends ? 0 : i];
-            if (!ends) prefetch_cache(l, units[i]);
+            if (!ends) prefetch_cache<T, D>(p, l, units[i]);
             // One copy of the code for all matrices: instructions have a cache, too.
 #pragma unroll 1
             for (int part = 0; part < (ends ? 1 : 4); ++part) {
@@ -101,15 +90,6 @@ struct DecodeStepKernel {
             }
         }
     }
-    // Keys and values come to the L2 cache before they are asked for.
-    __device__ __forceinline__ void prefetch_cache(const DecodeStepLayer& l, const DecodeUnit& unit) const {
-        if (unit.heads == 0 || unit.begin >= unit.end || thread_index() % 32 != 0) return;
-        const std::int64_t begin = (std::int64_t{unit.kv_head} * p.capacity + unit.begin) * D;
-        const auto bytes = static_cast<std::uint32_t>((unit.end - unit.begin) * D * 2);
-        bulk_prefetch(static_cast<const T*>(l.keys) + begin, bytes);
-        bulk_prefetch(static_cast<const T*>(l.values) + begin, bytes);
-    }
-
     // The sum of the squares of what the thread put there.
     __device__ __forceinline__ float receive(T* to, std::int64_t from, int count, std::uint32_t now) {
         float squares = 0;
@@ -206,29 +186,7 @@ struct DecodeStepKernel {
                 p.logits[row + lane] = logit;
                 if (row + lane < p.num_tokens) best = better(best, {logit, row + lane});
             });
-        best = warp_best(best);
-        const int thread = thread_index(), warp = thread / 32;
-        if (thread % 32 == 0) shared.best[warp] = best;
-        computing_sync();
-        if (warp != 0) return;
-        best = warp_best(thread < kDecodeStepWarps ? shared.best[thread] : Candidate{-INFINITY, INT32_MAX});
-        std::uint64_t* words = p.exchange + p.at.best;
-        if (thread == 0) {
-            publish(words + 2 * blockIdx.x, __float_as_uint(best.logit), now);
-            publish(words + 2 * blockIdx.x + 1, static_cast<std::uint32_t>(best.id), now);
-            p.epochs[blockIdx.x] = now;
-        }
-        if (blockIdx.x != 0) return;
-        for (unsigned block = static_cast<unsigned>(thread); block < gridDim.x; block += 32) {
-            const uint2 two = receive_two(words + 2 * block, now);
-            best = better(best, {__uint_as_float(two.x), static_cast<std::int32_t>(two.y)});
-        }
-        best = warp_best(best);
-        if (thread != 0 || !p.chooses) return;
-        best.id = isfinite(best.logit) ? best.id : -1;
-        *p.token = best.id;
-        *p.position = position + 1;
-        if (p.log != nullptr && position + 1 < p.log_size) p.log[position + 1] = best.id;
+        choose_token(p, shared.best, best, position, now);
     }
 };
 
@@ -265,11 +223,7 @@ __device__ __forceinline__ void decode_step(const DecodeStepParams& p) {
         case 4: shared.head = DecodeShare::of<StepRows::single>(p.vocab, 0); break;
     }
     auto* angles = reinterpret_cast<float2*>(beside + parts.angles);
-    if (thread < D / 2) {
-        float sine, cosine;
-        sincosf(static_cast<float>(position) * p.rope.inv_freq[thread], &sine, &cosine);
-        angles[thread] = {cosine * p.rope.factor, sine * p.rope.factor};
-    }
+    if (thread < D / 2) angles[thread] = angle_of(p, position, thread);
     __syncthreads();
     DecodeStepKernel<T, D> kernel{
         p,
