@@ -254,8 +254,9 @@ void DecodeStep::run(const Array& token, const Array& position, const Array& log
     require_array(kCall, "position", position, {1}, DType::int32);
     require_array(kCall, "logits", logits, {params_.vocab}, DType::float32);
     require_contiguous(kCall, "logits", logits);
-    const Array* const written[] = {&token, &position, &logits};
-    for (const Array* array : written) require_writable(kCall, "token", *array);
+    require_writable(kCall, "token", token);
+    require_writable(kCall, "position", position);
+    require_writable(kCall, "logits", logits);
     const int blocks = std::max(current_stream(model_.embedding.device())->multiprocessors(), 1);
     const std::int64_t queries = kernels::kDecodeStepQueries;
     const std::int64_t tiles = (model_.heads / model_.kv_heads + queries - 1) / queries * model_.kv_heads;

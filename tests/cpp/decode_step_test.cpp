@@ -171,6 +171,16 @@ TEST_P(DecodeStepTest, PositionsBelowZeroAndPastTheEnd) {
     EXPECT_FALSE(std::isnan(on_host(logits)[0]));
     EXPECT_THROW(step->run(token, logits, logits, true, nullptr, 0), Error);
     EXPECT_THROW(step->run(token, position, logits.slice(0, 0, 1, 5), true, nullptr, 0), Error);
+    const auto refused = [&](const Array& position, const Array& logits) {
+        try {
+            step->run(token, position, logits, true, nullptr, 0);
+        } catch (const Error& reason) {
+            return std::string(reason.what());
+        }
+        return std::string();
+    };
+    EXPECT_NE(refused(position.readonly(), logits).find("position"), std::string::npos);
+    EXPECT_NE(refused(position, logits.readonly()).find("logits"), std::string::npos);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DecodeStepTest,
