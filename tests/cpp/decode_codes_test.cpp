@@ -66,15 +66,7 @@ std::vector<float> on_host_all(const Array& array) {
     return values;
 }
 
-class DecodeCodesTest : public testing::TestWithParam<std::tuple<DType, std::int64_t>> {
-   protected:
-    void SetUp() override {
-        const int sm = test_device().info().sm;
-        if (sm != 0 && sm != 90) GTEST_SKIP() << "no kernel for SM " << sm;
-    }
-    static DType dtype() { return std::get<0>(GetParam()); }
-    static ModelConfig config() { return served_config(std::get<1>(GetParam())); }
-};
+class DecodeCodesTest : public WholeStepTest {};
 
 TEST_P(DecodeCodesTest, GivesWhatTheOpsGive) {
     for (const QuantFormat format : {QuantFormat::int8, QuantFormat::int4}) {

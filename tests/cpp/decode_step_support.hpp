@@ -101,4 +101,15 @@ inline void compare(const ModelConfig& config, DType dtype, std::size_t prompt_l
     compare(weights_of(config, dtype), prompt_length, steps);
 }
 
+// By dtype and head size.
+class WholeStepTest : public testing::TestWithParam<std::tuple<DType, std::int64_t>> {
+   protected:
+    void SetUp() override {
+        const int sm = test_device().info().sm;
+        if (sm != 0 && sm != 90) GTEST_SKIP() << "no kernel for SM " << sm;
+    }
+    static DType dtype() { return std::get<0>(GetParam()); }
+    static ModelConfig config() { return served_config(std::get<1>(GetParam())); }
+};
+
 }  // namespace gpk::decode_step_tests

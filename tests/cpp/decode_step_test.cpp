@@ -13,15 +13,7 @@ namespace {
 
 using namespace gpk::decode_step_tests;
 
-class DecodeStepTest : public testing::TestWithParam<std::tuple<DType, std::int64_t>> {
-   protected:
-    void SetUp() override {
-        const int sm = test_device().info().sm;
-        if (sm != 0 && sm != 90) GTEST_SKIP() << "no kernel for SM " << sm;
-    }
-    static DType dtype() { return std::get<0>(GetParam()); }
-    static ModelConfig config() { return served_config(std::get<1>(GetParam())); }
-};
+class DecodeStepTest : public WholeStepTest {};
 
 TEST_P(DecodeStepTest, GivesWhatTheOpsGive) {
     compare(config(), dtype(), 5, 20);
