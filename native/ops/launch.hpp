@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <utility>
 
 #include "array/array.hpp"
 #include "runtime/kernel.hpp"
@@ -25,21 +26,8 @@ bool overlaps(const Array& a, const Array& b);
 // Whether writing `to` element by element could change elements of `from` that are still to be read.
 bool writes_over(const Array& to, const Array& from);
 
-// Orders the storages (of reads, null ones aside) on the current stream and calls `work` with it, to launch
-// one kernel or several.
-template <class Work>
-void with_storages(std::initializer_list<const Array*> reads, std::initializer_list<const Array*> writes,
-                   Work&& work) {
-    const auto& stream = current_stream((*writes.begin())->device());
-    const UseScope scope;
-    for (const Array* array : reads) {
-        if (array != nullptr) array->storage()->before_read(stream);
-    }
-    for (const Array* array : writes) array->storage()->before_write(stream);
-    work(*stream);
-}
-
-// The same with more that is read.
+// Orders the storages (of both lists of reads, null ones aside) on the current stream and calls `work` with
+// it, to launch one kernel or several.
 template <class Work>
 void with_storages(std::initializer_list<const Array*> reads, std::initializer_list<const Array*> more_reads,
                    std::initializer_list<const Array*> writes, Work&& work) {
@@ -52,6 +40,11 @@ void with_storages(std::initializer_list<const Array*> reads, std::initializer_l
     }
     for (const Array* array : writes) array->storage()->before_write(stream);
     work(*stream);
+}
+template <class Work>
+void with_storages(std::initializer_list<const Array*> reads, std::initializer_list<const Array*> writes,
+                   Work&& work) {
+    with_storages(reads, {}, writes, std::forward<Work>(work));
 }
 
 template <class Params>
