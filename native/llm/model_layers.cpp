@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/float_types.hpp"
+#include "llm/activation.hpp"
 #include "llm/model.hpp"
 #include "ops/attention.hpp"
 #include "ops/creation.hpp"
@@ -18,22 +19,6 @@
 namespace gpk::llm {
 
 namespace {
-
-// What the activation is where it multiplies, in a product's epilogue, and alone.
-struct ActivationOps {
-    GluOp gated;
-    GemmActivation following;
-    UnaryOp alone;
-};
-constexpr ActivationOps kActivations[] = {
-    {GluOp::swiglu, GemmActivation::silu, UnaryOp::silu},
-    {GluOp::geglu, GemmActivation::gelu, UnaryOp::gelu},
-    {GluOp::geglu_tanh, GemmActivation::gelu_tanh, UnaryOp::gelu_tanh},
-};
-
-const ActivationOps& activation_ops(const ModelConfig& config) {
-    return kActivations[static_cast<std::size_t>(config.activation)];
-}
 
 void apply(const Linear& linear, const Array& x, const Array& out,
            const ActivationOps* activation = nullptr) {

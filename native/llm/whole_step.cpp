@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "llm/activation.hpp"
+
 namespace gpk::llm {
 
 namespace {
@@ -22,15 +24,6 @@ bool serves(const ModelWeights& weights) {
                return !layer.experts.router.defined() && whole(layer.qkv) && whole(layer.out) &&
                       whole(layer.gate_up) && whole(layer.down);
            });
-}
-
-GluOp glu_of(Activation activation) {
-    switch (activation) {
-        case Activation::silu: return GluOp::swiglu;
-        case Activation::gelu: return GluOp::geglu;
-        case Activation::gelu_tanh: break;
-    }
-    return GluOp::geglu_tanh;
 }
 
 std::optional<ops::QuantizedWeight> codes_of(const Linear& linear) {
@@ -81,7 +74,7 @@ std::unique_ptr<ops::DecodeStep> whole_step(const ModelWeights& weights, const s
     model.num_tokens = c.num_tokens;
     model.norm_eps = c.norm_eps;
     model.scale = c.attention_scale;
-    model.glu = glu_of(c.activation);
+    model.glu = activation_ops(c).gated;
     return ops::DecodeStep::make(std::move(model));
 }
 
