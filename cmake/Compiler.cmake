@@ -9,12 +9,11 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
-if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  find_program(PYGPUKIT_CCACHE ccache)
-  mark_as_advanced(PYGPUKIT_CCACHE)
-  if(PYGPUKIT_CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER "${PYGPUKIT_CCACHE}")
-  endif()
+# For nvcc too, whatever launches the C++ compiler.
+find_program(PYGPUKIT_CCACHE ccache)
+mark_as_advanced(PYGPUKIT_CCACHE)
+if(PYGPUKIT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${PYGPUKIT_CCACHE}")
 endif()
 
 # Host twins are loops over data, worth -O3; the rest is control flow, where -O3 only adds size.
