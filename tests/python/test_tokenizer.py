@@ -65,6 +65,31 @@ def test_tokenizer_json(tiny):
         assert mine.encode(each["text"]) == each["ids"], each["text"]
 
 
+def test_texts_are_neither_cut_nor_filled(tiny, tmp_path):
+    _, reference = tiny
+    folder = tmp_path / "model"
+    shutil.copytree(DATA / "llama" / "gqa_sharded", folder)
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings["truncation"] = {
+        "direction": "Right",
+        "max_length": 2,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
+    settings["padding"] = {
+        "strategy": {"Fixed": 64},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<pad>",
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    kept = tokenizer.from_folder(folder)
+    for each in reference["strings"]:
+        assert kept.encode(each["text"]) == each["ids"], each["text"]
+
+
 def test_gguf_gives_the_tokenizer_of_the_folder(tiny):
     mine, reference = tiny
     path = DATA / "gguf" / "tiny_llama.gguf"

@@ -102,6 +102,9 @@ def from_folder(folder: Path) -> Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as reason:  # the library raises plain Exception
         raise FileFormatError(f"{path}: {reason}") from None
+    # A file keeps how its training's batches were cut and filled: a prompt is neither.
+    backend.no_truncation()
+    backend.no_padding()
     config = read_json(folder / "tokenizer_config.json")
     special = {}
     for key, value in config.items():
