@@ -71,6 +71,15 @@ def test_none_without_a_terminal_or_a_library(bars, monkeypatch):
     assert terminal.getvalue() == ""
 
 
+def test_none_without_an_error_stream(bars, monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    for stream in (None, closed):
+        set_stream(monkeypatch, stream)
+        assert gp.llm.load(DATA / "models" / "qwen3").max_length > 0
+    assert bars == []
+
+
 def test_rich_draws_on_the_error_stream(bars, monkeypatch):
     pytest.importorskip("rich")
     monkeypatch.setitem(sys.modules, "tqdm", None)

@@ -51,10 +51,17 @@ def _make(label: str) -> tuple[Show, Callable[[], None]] | None:
     return None
 
 
+def _on_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # a service has none, or a closed one
+        return False
+
+
 @contextmanager
 def bar(label: str) -> Iterator[Show | None]:
     """What to call with the bytes done and all bytes; None where nothing would be shown."""
-    if not sys.stderr.isatty():
+    if not _on_terminal():
         yield None
         return
     began = time.monotonic()
