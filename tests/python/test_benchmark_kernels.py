@@ -364,6 +364,10 @@ def test_plot(tmp_path):
         (["--memory", "--fail-on-regression"], "--compare"),
         (["--memory", "--threshold", "nan"], "--threshold"),
         (["--memory", "--compare", "/nowhere/r.json"], "/nowhere/r.json"),
+        (["--memory", "--save", "/nowhere/r.json"], "--save"),
+        (["--memory", "--save", "."], "--save"),
+        (["--memory", "--plot", "/nowhere/p.png"], "--plot"),
+        (["--memory", "--json", "--markdown"], "not allowed with"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, complaint, capsys):
@@ -424,6 +428,15 @@ def test_a_trial_run(tmp_path, capsys):
     assert "REGRESSED" in out.err
     assert "gemm float32 24x24x24" in out.err
     assert command.main([*held, "--fail-on-regression"]) == 1
+
+
+def test_what_cannot_be_loaded_is_a_failure_among_the_rows(tmp_path, capsys):
+    path = tmp_path / "record.json"
+    assert command.main(["--quick", "--decode", "nowhere", "--load", "--save", str(path)]) == 1
+    record = json.loads(path.read_text())
+    assert "'nowhere', which is not there" in record["failures"]["decode nowhere"]
+    assert [row["name"] for row in record["rows"]] == ["load 4 GB safetensors"]
+    assert "decode nowhere: FAILED" in capsys.readouterr().err
 
 
 def test_groups_are_options():

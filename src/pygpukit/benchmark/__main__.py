@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +47,15 @@ def _peer(text: str) -> str:
     return text
 
 
+def _each(name: str, rows: Iterable[Row]) -> Iterator[tuple[str, Row | Exception]]:
+    """The rows with their names; what fails meanwhile is told as such, and loses none."""
+    try:
+        for row in rows:
+            yield row.name, row
+    except Exception as failure:
+        yield name, failure
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pygpukit.benchmark",
@@ -84,8 +93,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     out = parser.add_argument_group("the results")
     out.add_argument("--save", metavar="FILE", type=Path, help="write the record as JSON")
-    out.add_argument("--json", action="store_true", help="print the record as JSON instead of a table")
-    out.add_argument("--markdown", action="store_true", help="print tables in Markdown")
+    form = out.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the record as JSON instead of a table")
+    form.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     out.add_argument("--plot", metavar="FILE.png", type=Path, help="draw the shares of the limits")
     out.add_argument("--compare", metavar="FILE", type=Path, help="hold the run against a saved record")
     out.add_argument("--threshold", type=float, default=0.05, help="of a regression (default: 0.05)")
@@ -118,6 +128,9 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--fail-on-regression needs --compare FILE")
     if not 0 <= options.threshold < 1:
         parser.error(f"--threshold: expected a number from 0 to 1, got {options.threshold}")
+    for name, path in (("--save", options.save), ("--plot", options.plot)):
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            parser.error(f"{name}: expected a file in a folder that is there, got {path}")
     try:
         before = compare.read_record(options.compare) if options.compare else None
         pyplot = report.plotter() if options.plot else None
@@ -165,15 +178,16 @@ def main(arguments: list[str] | None = None) -> int:
     if options.overhead:
         from . import overhead
 
-        keep((row.name, row) for row in overhead.measure(400 if options.quick else 4000))
+        keep(_each("overhead", overhead.measure(400 if options.quick else 4000)))
     for model in [] if options.decode is None else options.decode or random_models.CONFIGS:
         from . import decode
 
-        keep((row.name, row) for row in decode.measure(model, suite.limits, options.dtype, options.quick))
+        rates = decode.measure(model, suite.limits, options.dtype, options.quick)
+        keep(_each(f"decode {model}", rates))
     if options.load:
         from . import loading
 
-        keep([("load", loading.measure(options.quick))])
+        keep(_each("load", (loading.measure(quick) for quick in [options.quick])))
     if options.scheduling is not None:
         keep(
             scheduling.measure(
