@@ -74,14 +74,15 @@ void bind_quantize(nb::module_& m) {
         "format, shape or group, InvalidTypeError for another dtype.");
     m.def(
         "linear",
-        [](const Array& x, const QuantizedWeight& weight, ArrayArg bias, DTypeArg dtype) {
+        [](const Array& x, const QuantizedWeight& weight, ArrayArg bias, DTypeArg dtype, ArrayArg out_) {
             const Array* offset = bias.is_none() ? nullptr : &read_array("linear", "bias", bias);
             std::optional<DType> type;
             if (!dtype.is_none()) type = read_dtype(dtype);
-            return run_on(x.device(), [&] { return ops::linear(x, weight, offset, type); });
+            const Array* out = read_out("linear", out_);
+            return run_on(x.device(), [&] { return ops::linear(x, weight, offset, type, out); });
         },
         nb::arg("x"), nb::arg("weight"), nb::arg("bias").none() = nb::none(), nb::kw_only(),
-        nb::arg("dtype").none() = nb::none(),
+        nb::arg("dtype").none() = nb::none(), nb::arg("out").none() = nb::none(),
         "x @ weight.T + bias with a QuantizedWeight (n, k): x (..., k) of float32, float16 or bfloat16, bias "
         "(n,).\n\n"
         "Up to 16 rows multiply with the codes, which become numbers in registers; more rows with\n"

@@ -136,11 +136,12 @@ Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, s
     const std::int64_t m = element_count(shape);
     shape.push_back(weight.n);
     const Array result = prepare_output(kCall, device, shape, dtype.value_or(x.dtype()), to);
-    const auto flat = result.reshape_view({m, weight.n});
-    if (!flat || !last_axis_dense(*flat)) require_contiguous(kCall, "out", result);
-    require_no_overlap(kCall, result, {&x});
-    const Array out = *flat;
     if (m == 0) return result;
+    const auto flat = result.reshape_view({m, weight.n});
+    const bool aside = !flat || !last_axis_dense(*flat) || overlaps(result, x) ||
+                       (bias != nullptr && overlaps(result, *bias));
+    const Array whole = aside ? Array::empty(device, shape, result.dtype()) : result;
+    const Array out = *whole.reshape_view({m, weight.n});
     const Array plain = *contiguous(x).reshape_view({m, weight.k});
     const Array rows = weight.columns.defined() ? take(plain, weight.columns, 1) : plain;
     if (m <= kMaxGemvMmaRows) {
@@ -148,8 +149,9 @@ Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, s
     } else {
         multiply_parts(rows, weight, out);
     }
-    if (bias == nullptr) return result;
-    return binary(BinaryOp::add, result, astype(*bias, result.dtype()), &result);
+    if (bias != nullptr) binary(BinaryOp::add, whole, astype(*bias, result.dtype()), &whole);
+    if (aside) assign(result, whole);
+    return result;
 }
 
 }  // namespace gpk::ops

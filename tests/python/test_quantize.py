@@ -31,6 +31,34 @@ def test_products_agree_with_the_dequantised_weight(name, options):
     assert relative_norm(wide.to_numpy(), x[:2].astype(np.float64) @ exact.T) < 3e-6
 
 
+@pytest.mark.parametrize("m", [1, 3, 40])
+def test_results_go_where_they_are_asked_for(m):
+    rng = np.random.default_rng(2)
+    w = gp.nn.quantize(gp.asarray(rng.standard_normal((64, 64)).astype(np.float32)), "int8")
+    x = gp.asarray(rng.standard_normal((m, 64)).astype(np.float32))
+    bias = gp.asarray(rng.standard_normal(64).astype(np.float32))
+    expected = gp.nn.linear(x, w, bias).to_numpy()
+    own = gp.full((m, 64), np.nan, "float32")
+    assert gp.nn.linear(x, w, bias, out=own) is not x
+    np.testing.assert_array_equal(own.to_numpy(), expected)
+    # With gaps between rows, with gaps between elements, and over an operand.
+    for make in (
+        lambda: gp.full((m, 80), np.nan, "float32")[:, 3:67],
+        lambda: gp.full((m, 128), np.nan, "float32")[:, ::2],
+        lambda: gp.full((64, m), np.nan, "float32").T,
+    ):
+        out = make()
+        gp.nn.linear(x, w, bias, out=out)
+        np.testing.assert_array_equal(out.to_numpy(), expected)
+    over = gp.nn.linear(x, w, out=x)
+    np.testing.assert_array_equal(x.to_numpy() + bias.to_numpy(), expected)
+    np.testing.assert_array_equal(over.to_numpy(), x.to_numpy())
+    with pytest.raises(gp.InvalidValueError, match="out"):
+        gp.nn.linear(x, w, out=gp.empty((m, 63), "float32"))
+    with pytest.raises(gp.InvalidTypeError, match="out"):
+        gp.nn.linear(x, w, out=gp.empty((m, 64), "float16"))
+
+
 def test_errors():
     weight = gp.asarray(np.zeros((4, 32), np.float32))
     with pytest.raises(gp.InvalidValueError, match="int4"):
