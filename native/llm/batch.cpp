@@ -107,6 +107,7 @@ void Batch::await() const {
 }
 
 std::vector<BatchToken> Batch::step() {
+    refuse_capture("batch", model_);
     go_on();
     begin_texts();
     await();

@@ -54,9 +54,17 @@ void check_options(const char* call, const Model& model, std::span<const std::in
                                               "or load the model with a larger max_length")});
 }
 
+void refuse_capture(const char* call, const Model& model) {
+    if (current_stream(model.device())->capture() == nullptr) return;
+    throw error(ErrorKind::unsupported, {.call = call,
+                                         .got = "a text that is to be written during a graph capture",
+                                         .fix = "end the capture first"});
+}
+
 Generator::Generator(Model& model, std::span<const std::int32_t> prompt, const GenerationOptions& options)
     : model_(model), options_(options) {
     check_options("generate", model, prompt, options);
+    refuse_capture("generate", model);
     const std::int64_t held = model.length(), tokens = static_cast<std::int64_t>(prompt.size());
     if (held >= tokens) {
         throw error(ErrorKind::value, {.call = "generate",
@@ -115,6 +123,7 @@ void Generator::slide() {
 
 std::optional<std::int32_t> Generator::next() {
     if (reason_ != FinishReason::none) return std::nullopt;
+    refuse_capture("generate", model_);
     if (cancelled_) {
         reason_ = FinishReason::cancelled;
         model_.truncate(std::min(next_length_, model_.length()));

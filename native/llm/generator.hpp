@@ -56,6 +56,9 @@ struct GenerationStats {
 void check_options(const char* call, const Model& model, std::span<const std::int32_t> prompt,
                    const GenerationOptions& options);
 
+// Throws Error (unsupported) in a capture: its work does not run, and the host waits for each token.
+void refuse_capture(const char* call, const Model& model);
+
 class Generator {
    public:
     // `prompt`: the text so far, of which the model's context may hold the first tokens already, but not all.

@@ -60,8 +60,8 @@ std::int64_t choose_max_length(const ModelConfig& config, const ModelOptions& op
 std::int64_t checked_slots(const ModelOptions& options) {
     constexpr std::int64_t kMostSlots = 1024;
     if (options.slots >= 1 && options.slots <= kMostSlots) return options.slots;
-    throw error(ErrorKind::value, {.call = "Model",
-                                   .argument = "slots",
+    throw error(ErrorKind::value, {.call = "batch",
+                                   .argument = "max_sequences",
                                    .expected = str("1 to ", kMostSlots),
                                    .got = str(options.slots)});
 }

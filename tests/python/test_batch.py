@@ -64,7 +64,7 @@ def test_token_ids_and_bad_arguments(model):
     with pytest.raises(gp.InvalidTypeError):
         model.generate_batch("one string")
     for slots in (0, -1, 2000):
-        with pytest.raises(gp.InvalidValueError, match="slots"):
+        with pytest.raises(gp.InvalidValueError, match="batch: argument 'max_sequences'"):
             model.batch(slots)
     assert len(batch) == 0
 
