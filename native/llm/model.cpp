@@ -301,21 +301,16 @@ Array Model::decode() { return decode(Steps::quickest); }
 Array Model::decode(Steps how) {
     const std::int64_t slots = step_slots();
     const auto& stream = current_stream(device());
-    // Loading a kernel's code is not allowed in a capture, so the first step runs without; inside a
-    // caller's own capture the step becomes part of it.
     Chooser::Mode mode;
     for (std::int64_t slot = 0; slot < slots; ++slot) {
         if (length(slot) > 0) chooser_.add_to(mode, slot);
     }
-    const auto known = graphs_.find({slots, mode});
     if (slots == 1 && whole_step_ && how == Steps::quickest) {
         step_at_once(mode);  // a graph of one launch gains nothing
-    } else if (!use_graph_ || known == graphs_.end() || stream->capture() != nullptr) {
-        step(slots, mode);
-        graphs_.try_emplace({slots, mode});
+    } else if (use_graph_) {
+        graphs_.run(stream, {slots, mode}, [&] { step(slots, mode); });
     } else {
-        if (!known->second) known->second = Graph::capture(stream, [&] { step(slots, mode); });
-        known->second->launch(stream);
+        step(slots, mode);
     }
     for (std::int64_t& length : lengths_) length += length > 0 ? 1 : 0;
     mark();

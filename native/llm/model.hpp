@@ -12,7 +12,6 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,10 +19,10 @@
 
 #include "array/array.hpp"
 #include "llm/chooser.hpp"
+#include "llm/step_graphs.hpp"
 #include "llm/weights.hpp"
 #include "llm/whole_step.hpp"
 #include "memory/pinned.hpp"
-#include "runtime/graph.hpp"
 
 namespace gpk::llm {
 
@@ -166,8 +165,7 @@ class Model {
     bool may_join_norms_;
     bool use_graph_;
     Chooser chooser_;
-    // Of steps of so many slots; nothing before its kernels were launched once.
-    std::map<std::pair<std::int64_t, Chooser::Mode>, std::shared_ptr<Graph>> graphs_;
+    StepGraphs<std::pair<std::int64_t, Chooser::Mode>> graphs_;  // of steps of so many slots
     std::unique_ptr<Verifier> verifier_;
 };
 

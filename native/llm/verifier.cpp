@@ -107,13 +107,10 @@ Verifier::Result Verifier::run(const Pass& pass, std::int32_t last, std::span<co
             filled.resize(static_cast<std::size_t>(pass.rows - 1), filled.back());
             ids.slice(0, 1, 1, pass.rows - 1).copy_from_host(filled.data());
         }
-        const auto known = graphs_.find(pass);
-        if (!m.use_graph_ || known == graphs_.end()) {
-            queue(pass);
-            graphs_.try_emplace(pass);
+        if (m.use_graph_) {
+            graphs_.run(stream, pass, [&] { queue(pass); });
         } else {
-            if (!known->second) known->second = Graph::capture(stream, [&] { queue(pass); });
-            known->second->launch(stream);
+            queue(pass);
         }
         done_->record(*stream);
         done_->synchronize();

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 
@@ -61,7 +60,7 @@ class Verifier {
     double margin_;
     PinnedBlock accepted_;
     std::shared_ptr<Event> done_;
-    std::map<Pass, std::shared_ptr<Graph>> graphs_;  // nothing before a pass' kernels were launched once
+    StepGraphs<Pass> graphs_;
 };
 
 }  // namespace gpk::llm

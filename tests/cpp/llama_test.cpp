@@ -103,18 +103,19 @@ TEST(Model, DecodeGoesOnFromPrefillWithAndWithoutAGraph) {
 }
 
 TEST(Model, LongPromptsAndTruncationGiveTheSame) {
-    const ModelConfig config = small_config();
+    ModelConfig config = small_config();
+    config.max_positions = 4096;
     const auto weights = load(config, random_tensors(config, 3));
-    const auto tokens = some_tokens(700, config.vocab_size);  // more than one piece
+    const auto tokens = some_tokens(2200, config.vocab_size);  // more than one piece
     Model whole(weights, {});
     const std::vector<float> expected = download(whole.prefill(tokens));
     Model parts(weights, {});
-    parts.prefill(std::span(tokens).first(600));
+    parts.prefill(std::span(tokens).first(1900));
     parts.prefill(some_tokens(50, config.vocab_size, 2));
-    parts.truncate(600);
-    const std::vector<float> logits = download(parts.prefill(std::span(tokens).subspan(600)));
+    parts.truncate(1900);
+    const std::vector<float> logits = download(parts.prefill(std::span(tokens).subspan(1900)));
     EXPECT_LE(distance(logits, {expected.begin(), expected.end()}), 1e-5);
-    EXPECT_THROW(parts.truncate(701), Error);
+    EXPECT_THROW(parts.truncate(2201), Error);
     EXPECT_THROW(parts.truncate(-1), Error);
 }
 
