@@ -1,7 +1,6 @@
 #include "ops/matmul_variants.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "kernels/gemm/gemm.hpp"
@@ -267,14 +266,6 @@ bool layout_fits(GemmLayout layout, const GemmVariant& variant, const void* star
            std::all_of(batch_strides, batch_strides + batch_rank, aligned);
 }
 
-// How much of the multiprocessors the problem's blocks fill, one each.
-double fills(const GemmVariant& variant, const GemmProblem& p, int multiprocessors) {
-    if (variant.least_fill == 0) return 1;
-    const BlockPart part = variant.part(variant, variant.config(variant, p, multiprocessors));
-    return static_cast<double>(ceil_div(p.m, part.rows) * ceil_div(p.n, part.columns) * p.batches) /
-           multiprocessors;
-}
-
 }  // namespace
 
 std::span<const GemmVariant> gemm_variants() { return kVariants; }
@@ -349,44 +340,6 @@ bool can_run(const GemmVariant& variant, const GemmProblem& p, const GemmTypes& 
                 ? wgmma_can_run(variant, p, sm)
                 : !changes(p.epilogue) || (is_bulk(variant.gemv) && adds_only(p.epilogue))) &&
            (p.norm.weight == nullptr || variant.held_units > 0) && gemv_can_run(variant, p, sm);
-}
-
-GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmTarget& target) {
-    // An epilogue's bias is along n of the problem as it is.
-    const GemmProblem swapped = transposed(p);
-    const bool may_swap = !changes(p.epilogue) && p.scales.a == nullptr && p.norm.weight == nullptr;
-    GemmChoice quickest = {nullptr, p}, without_tiles = quickest;
-    double least_us = std::numeric_limits<double>::infinity();
-    const DType dtype = gemm_dtype(types.operands);
-    for (const GemmVariant& variant : kVariants) {
-        if (gemm_dtype(variant.dtype) != dtype)
-            continue;  // can_run() asks it too; here it spares the times of the others
-        if (variant.wgmma != nullptr) {
-            const auto consider = [&](const GemmProblem& problem) {
-                const double us = wgmma_us(variant, problem, target.multiprocessors, least_us);
-                if (us < least_us && can_run(variant, problem, types, target.sm)) {
-                    quickest = {&variant, problem};
-                    least_us = us;
-                }
-            };
-            const bool by_rows = wgmma_store(variant, p) == WgmmaStore::rows;
-            const bool swap = may_swap && wgmma_store(variant, swapped) != WgmmaStore::rows;
-            if (!by_rows || !swap) consider(p);
-            if (swap) consider(swapped);
-            continue;
-        }
-        if (quickest.variant != nullptr) return quickest;
-        if (without_tiles.variant != nullptr && variant.gemv == GemvForm::none) return without_tiles;
-        if (variant.most_n > 0 && (p.n > variant.most_n || p.k > variant.most_k)) {
-            if (without_tiles.variant == nullptr && can_run(variant, p, types, target.sm))
-                without_tiles = {&variant, p};
-            continue;
-        }
-        if (fills(variant, p, target.multiprocessors) < variant.least_fill) continue;
-        if (can_run(variant, p, types, target.sm)) return {&variant, p};
-        if (may_swap && can_run(variant, swapped, types, target.sm)) return {&variant, swapped};
-    }
-    return quickest;
 }
 
 }  // namespace gpk::ops

@@ -116,7 +116,8 @@ struct GemmChoice {
     const GemmVariant* variant;
     GemmProblem problem;  // as it was, or transposed
 };
-// No variant where none has the types, or the epilogue that the problem asks for.
+// No variant where none has the types, or the epilogue that the problem asks for. Each thread remembers the
+// last ones.
 GemmChoice choose_gemm(const GemmProblem& p, const GemmTypes& types, const GemmTarget& target);
 
 // Launches the choice, in slices where the stream's tenant wants that, after ordering what it reads (null

@@ -216,6 +216,49 @@ TEST(MatmulVariants, EveryTypeOfTheTensorCoresGetsThem) {
     EXPECT_EQ(chosen({DType::int8, DType::int8, kExact}, 4096, 4096, 4096).wgmma, nullptr);  // it wraps
 }
 
+// What was found for one product is not taken for another that wants something else: memory that is aligned
+// otherwise, another epilogue, type or device; and is found again as it was.
+TEST(MatmulVariants, ChoicesAreFoundAgain) {
+    const auto problem = [](std::uintptr_t a, std::int64_t m) {
+        GemmProblem p = {};
+        p.a = reinterpret_cast<void*>(a), p.b = reinterpret_cast<void*>(512);
+        p.c = reinterpret_cast<void*>(768);
+        p.m = m, p.n = 4096, p.k = 1024, p.batches = 1;
+        p.a_row = p.b_col = p.k, p.a_col = p.b_row = p.c_col = 1, p.c_row = p.n;
+        return p;
+    };
+    const auto choose = [](const GemmProblem& p, int sm = 0) {
+        return ops::choose_gemm(p, kBfloat16, {132, sm});
+    };
+    std::vector<ops::GemmChoice> first;
+    for (int again = 0; again < 2; ++again) {
+        for (std::int64_t m = 1; m <= 300; ++m) {  // more than are kept
+            const ops::GemmChoice found = choose(problem(256, m));
+            ASSERT_NE(found.variant, nullptr);
+            const bool turned = found.problem.m != m || found.problem.a != problem(256, m).a;
+            EXPECT_EQ(found.problem.m, turned ? 4096 : m);
+            if (again == 0) {
+                first.push_back(found);
+            } else {
+                EXPECT_EQ(found.variant, first[static_cast<std::size_t>(m - 1)].variant) << m;
+                EXPECT_EQ(found.problem.m, first[static_cast<std::size_t>(m - 1)].problem.m) << m;
+            }
+        }
+    }
+    EXPECT_NE(choose(problem(256, 300)).variant->wgmma, nullptr);
+    EXPECT_EQ(choose(problem(258, 300)).variant->wgmma, nullptr);
+    EXPECT_EQ(choose(problem(256, 300), 80).variant->wgmma, nullptr);
+    // The problem that comes back is the caller's, not the one that was looked for.
+    const ops::GemmChoice other = choose(problem(1024, 300));
+    const void* a = other.problem.m == 300 ? other.problem.a : other.problem.b;
+    EXPECT_EQ(a, reinterpret_cast<void*>(1024));
+    GemmProblem with_bias = problem(256, 300);
+    with_bias.epilogue.bias = reinterpret_cast<void*>(1280);
+    const ops::GemmChoice biased = choose(with_bias);
+    EXPECT_EQ(biased.problem.m, 300);  // a bias is along n: never turned
+    EXPECT_EQ(biased.problem.epilogue.bias, with_bias.epilogue.bias);
+}
+
 // To nearest: cut off instead, the error would be 7.7e-4.
 TEST(MatmulVariants, Tf32IsRounded) {
     const Array a = random_array({192, 520}, DType::float32, 1),
