@@ -10,17 +10,18 @@ namespace {
 
 constexpr std::int64_t kUnit = 16;  // bytes
 
-// What has kernels that read along k only, and how many rows of the one operand pay for a copy of the other.
-// tf32: the copy moves 8 bytes where each row saves 2 operations at 100 instead of 370 TFLOPS. Of int8 and
-// float8 every other way converts both operands.
+// What has kernels that read along k only, or one operand across it at most, and how many rows of the one
+// operand pay for a copy of the other. tf32: the copy moves 8 bytes where each row saves 2 operations at 100
+// instead of 370 TFLOPS. Of int8 and float8 every other way converts both operands.
 struct AlongK {
     DType operands;
     std::optional<DType> result;
     bool tf32;
     std::int64_t least_rows;
+    bool one_across = false;
 };
 constexpr AlongK kAlongK[] = {
-    {DType::float32, DType::float32, true, 128},
+    {DType::float32, DType::float32, true, 128, true},
     {DType::int8, DType::int32, false, 1},
     {DType::float8_e4m3, std::nullopt, false, 1},
     {DType::float8_e5m2, std::nullopt, false, 1},
@@ -77,7 +78,15 @@ Array copied_along_k(const Array& x, int k_from_end) {
 void lay_along_k(Array& a, Array& b, const GemmTypes& types, int sm) {
     const AlongK* row = find(types);
     if (row == nullptr || (sm != 0 && sm != 90) || a.size() == 0 || b.size() == 0) return;
-    const bool turn_a = !lies_along_k(a, 0), turn_b = !lies_along_k(b, 1);
+    bool turn_a = !lies_along_k(a, 0), turn_b = !lies_along_k(b, 1);
+    if (row->one_across) {  // the larger, where both are
+        const bool a_may = turn_a && lies_along_k(a, 1), b_may = turn_b && lies_along_k(b, 0);
+        if (a_may && !(b_may && b.size() > a.size())) {
+            turn_a = false;
+        } else if (b_may) {
+            turn_b = false;
+        }
+    }
     if (turn_a && b.shape().back() < row->least_rows) return;
     if (turn_b && a.shape()[a.rank() - 2] < row->least_rows) return;
     if (turn_a) a = copied_along_k(a, 0);

@@ -128,6 +128,7 @@ bool successor_may_come(const GemmVariant& variant, const GemmProblem& p, int mu
 bool wgmma_can_run(const GemmVariant& variant, const GemmProblem& p, int sm) {
     return runs_sm90(variant.kernel(), sm) && p.batch_rank <= kMaxBatchDims &&
            parts_of_k(variant, p) >= least_parts_of_k(*variant.wgmma) &&
+           (wgmma_store(variant, p) != WgmmaStore::pairs || !changes(p.epilogue)) &&
            std::max({p.m, p.n, p.k}) <= kMaxExtent - 1024 &&
            parts_of(p, {variant.wgmma->rows, variant.wgmma->columns}) <= kMaxExtent / 16 &&
            fits(operand_a(variant, p), p) && fits(operand_b(variant, p), p);
@@ -143,6 +144,7 @@ WgmmaStore wgmma_store(const GemmVariant& v, const GemmProblem& p) {
     const WgmmaTile& tile = *v.wgmma;
     const int size = static_cast<int>(itemsize(v.dtype)),
               result_size = static_cast<int>(itemsize(v.result.value_or(v.dtype)));
+    if (wgmma_from_registers(v.a == GemmLayout::along_k, size)) return WgmmaStore::pairs;
     const GemmEpilogue& e = p.epilogue;
     if (wgmma_maps_result(tile, result_size) && can(false) && e.residual == nullptr &&
         e.activation == GemmActivation::none) {
@@ -215,7 +217,7 @@ GemmWgmmaParams wgmma_params(Stream& stream, const GemmVariant& variant, const G
     params.a = map_of(device, a, p, depth, a_along_k ? params.a_lines.count : depth);
     params.b = map_of(device, b, p, depth, b_along_k ? params.b_lines.count : depth);
     params.store = wgmma_store(variant, p);
-    if (params.store != WgmmaStore::rows) {
+    if (params.store == WgmmaStore::map || params.store == WgmmaStore::turned) {
         const bool turned = params.store == WgmmaStore::turned;
         const Matrices c = result(variant, p, turned);
         const int whole = 128 / static_cast<int>(itemsize(c.dtype)), columns = wgmma_own_columns(tile),

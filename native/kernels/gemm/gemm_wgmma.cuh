@@ -3,6 +3,7 @@
 // stays; the others multiply what has come, and store c while the next tile's operands are on their way.
 #pragma once
 
+#include "kernels/gemm/gemm_wgmma_across.cuh"
 #include "kernels/gemm/gemm_wgmma_store.cuh"
 #include "kernels/overlap.cuh"
 
@@ -37,10 +38,10 @@ struct Span {
 
 // One operand's part of a stage, from `line` of m or n on: a box of the map's lines along k, else `kLines`;
 // for all the blocks in `mask` where those are more.
-template <int kLines, bool kAlongK, bool kShared>
+template <class W, int kLines, bool kAlongK, bool kShared>
 __device__ __forceinline__ void load_part(unsigned char* to, const TensorMap& map, Barrier& barrier,
                                           std::uint16_t mask, int line, int k, int batch0, int batch1) {
-    static_assert(kAlongK || kLines % 64 == 0);
+    static_assert(kAlongK || kLines % W::kBoxLines == 0);
     const auto load = [&](unsigned char* box, int x, int y) {
         if constexpr (kShared) {
             tma_multicast(box, map, barrier, mask, CachePolicy::normal, x, y, batch0, batch1);
@@ -52,7 +53,8 @@ __device__ __forceinline__ void load_part(unsigned char* to, const TensorMap& ma
         load(to, k, line);
     } else {
 #pragma unroll
-        for (int i = 0; i < kLines / 64; ++i) load(to + i * kWgmmaBoxBytes, line + i * 64, k);
+        for (int i = 0; i < kLines / W::kBoxLines; ++i)
+            load(to + i * W::kBoxBytes, line + i * W::kBoxLines, k);
     }
 }
 
@@ -92,14 +94,14 @@ __device__ __forceinline__ void feed(const GemmWgmmaParams& p, unsigned char* st
             barrier_wait(empty[ring.stage], ring.phase ^ 1);
             barrier_expect(arrived, p.stage_bytes);
             if (!a_turns || ring.stage % W::kBeside == beside) {
-                load_part<kShareA, W::kAAlongK, (W::kBeside > 1)>(a + share_a * kWgmmaDepthBytes, p.a,
-                                                                  arrived, of_a, at.row + share_a,
-                                                                  part * W::kDepth, a0, a1);
+                load_part<W, kShareA, W::kAAlongK, (W::kBeside > 1)>(a + share_a * kWgmmaDepthBytes, p.a,
+                                                                     arrived, of_a, at.row + share_a,
+                                                                     part * W::kDepth, a0, a1);
             }
             if (!b_turns || ring.stage % W::kBelow == below) {
-                load_part<kShareB, W::kBAlongK, (W::kBelow > 1)>(a + W::kABytes + share_b * kWgmmaDepthBytes,
-                                                                 p.b, arrived, of_b, at.column + share_b,
-                                                                 part * W::kDepth, b0, b1);
+                load_part<W, kShareB, W::kBAlongK, (W::kBelow > 1)>(
+                    a + W::kABytes + share_b * kWgmmaDepthBytes, p.b, arrived, of_b, at.column + share_b,
+                    part * W::kDepth, b0, b1);
             }
             ring.template step<W::kStages>();
         }
@@ -294,15 +296,15 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
     // The blocks that bring something to this one, itself included: those below each other, and those beside
     // it.
     const int below = rank % W::kBelow, beside = rank / W::kBelow;
-    const int other = thread - W::kBelow;
+    const int which = thread % W::kReleasing, other = which - W::kBelow;
     const int giver =
         share * W::kTiles +
-        (thread < W::kBelow ? beside * W::kBelow + thread : (other + (other >= beside)) * W::kBelow + below);
+        (which < W::kBelow ? beside * W::kBelow + which : (other + (other >= beside)) * W::kBelow + below);
     const auto release = [&](int stage) {
         if constexpr (W::kSharing > 1) {
-            if (thread < W::kSharing) barrier_free_at(empty[stage], giver);
+            if (thread % W::kReleasing < W::kSharing) barrier_free_at(empty[stage], giver);
         } else {
-            if (thread == 0) barrier_arrive(empty[stage]);
+            if (thread % W::kReleasing == 0) barrier_arrive(empty[stage]);
         }
     };
     // The matrices of a stage, from a line that is a multiple of 64 (along k: of 8) on; those of other
@@ -319,6 +321,7 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
     const auto moved = [](std::uint64_t from, std::uint32_t by) {
         return from >> 32 << 32 | (static_cast<std::uint32_t>(from) + by);
     };
+    const Across<W> across(stages, part_row);
     const std::uint64_t first_a = matrix(stages, W::kAAlongK, part_row),
                         first_b = matrix(stages + W::kABytes, W::kBAlongK, part_column);
 
@@ -360,7 +363,38 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
 #pragma unroll
             for (int i = 0; i < W::kParts; ++i) wgmma_hold(of[i]);
         };
-        if constexpr (W::kHow == WgmmaSums::direct) {
+        if constexpr (W::kFromRegisters) {
+            static_assert(W::kHow == WgmmaSums::direct && !W::kDividesK && !W::kPingPong);
+            // Of half a stage, so that one half is on its way while the other is multiplied.
+            std::uint32_t lines[2][W::kParts][W::kSteps / 2][4];
+            int last = 0;
+            for (int done = 0; done < count; ++done) {
+                barrier_wait(full[ring.stage], ring.phase);
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    across.load(lines[half], ring.stage, half);
+                    wgmma_fence();
+#pragma unroll
+                    for (int step = 0; step < W::kSteps / 2; ++step) {
+                        const std::uint64_t right =
+                            moved(first_b, ring.stage * (W::kStageBytes / 16) +
+                                               offset(true, 0, half * (W::kSteps / 2) + step));
+#pragma unroll
+                        for (int i = 0; i < W::kParts; ++i) {
+                            wgmma<Instruction, W::kPartColumns>(sums[i], lines[half][i][step], right,
+                                                                done + half + step > 0);
+                        }
+                    }
+                    wgmma_commit();
+                    wgmma_wait<1>();  // the half before is done
+                    if (half == 0 && done > 0) release(last);
+                }
+                last = ring.stage;
+                ring.template step<W::kStages>();
+            }
+            finished(sums);
+            release(last);
+        } else if constexpr (W::kHow == WgmmaSums::direct) {
             constexpr int kTurns = W::kDividesK ? kWgmmaConsumers : 1;
             const int first = W::kDividesK ? consumer : 0;
             int last = 0;
@@ -410,6 +444,7 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
         Part part = {consumer, at.row + part_row, at.column + part_column,
                      staging + consumer * W::kStagingBytes};
         const auto store = [&](const typename W::Sum(&own)[W::kParts][W::kOwnSums]) {
+            if constexpr (W::kFromRegisters) return store_pairs<W>(p, part, at, own);
             if constexpr (W::kMapsResult) {
                 if (p.store == WgmmaStore::map) return store_by_map<W>(p, part, at, finish, own);
             }
@@ -448,7 +483,8 @@ __device__ __forceinline__ void gemm_wgmma(const GemmWgmmaParams& p) {
     if (threadIdx.x == 0) {
         for (int i = 0; i < W::kStages; ++i) {
             barrier_init(full[i], 1);
-            barrier_init(empty[i], W::kSharing * (W::kPingPong || W::kDividesK ? 1 : kWgmmaConsumers));
+            barrier_init(empty[i], W::kSharing * (W::kPingPong || W::kDividesK ? 1 : kWgmmaConsumers) *
+                                       (kWarpgroup / W::kReleasing));
         }
         if constexpr (W::kSplit > 1)
             barrier_init(*came, (W::kSplit - 1) * kWgmmaConsumers * (kWarpgroup / 32));

@@ -137,7 +137,12 @@ enum class WgmmaSums { direct, scaled };
 #define GPK_WGMMA_BFLOAT16(X) GPK_WGMMA_16BIT(X, gpk::bfloat16, bfloat16)
 #define GPK_WGMMA_FLOAT16(X) GPK_WGMMA_16BIT(X, gpk::float16, float16)
 #define GPK_WGMMA_INT8(X) GPK_WGMMA_ALONG_K(X, std::int8_t, int8, std::int32_t, )
-#define GPK_WGMMA_TF32(X) GPK_WGMMA_ALONG_K(X, float, tf32, float, )
+#define GPK_WGMMA_TF32_ACROSS(X, tile) X(float, tf32, tile, mk, false, true, float, , direct)
+#define GPK_WGMMA_TF32(X)                      \
+    GPK_WGMMA_ALONG_K(X, float, tf32, float, ) \
+    GPK_WGMMA_TF32_ACROSS(X, 128x256_pair)     \
+    GPK_WGMMA_TF32_ACROSS(X, 128x192_pair)     \
+    GPK_WGMMA_TF32_ACROSS(X, 128x128)
 #define GPK_WGMMA_FLOAT8_TO(X, T, type, Out, suffix)               \
     X(T, type, 128x256_pair, kk, true, true, Out, suffix, direct)  \
     X(T, type, 128x128_pair, kk, true, true, Out, suffix, direct)  \
@@ -161,7 +166,7 @@ enum class GemmWgmmaKernel : int { GPK_WGMMA_KERNELS(GPK_X) };
 #undef GPK_X
 
 inline constexpr int kWgmmaDepthBytes = 128;     // of k in a stage: the widest swizzle
-inline constexpr int kWgmmaBoxBytes = 64 * 128;  // 64 rows of a swizzled box
+inline constexpr int kWgmmaBoxBytes = 64 * 128;  // 64 rows of a swizzled box of 16 bits
 inline constexpr int kWgmmaStoreRows = 16, kWgmmaStoreBytes = kWgmmaStoreRows * 128;  // a warp's box of c
 inline constexpr int kWgmmaConsumers = 2;  // warpgroups that multiply
 inline constexpr int kWgmmaThreads = 128 * (1 + kWgmmaConsumers);
@@ -201,7 +206,12 @@ inline constexpr int kWgmmaGroupRows = 2048;  // rows of c whose tiles are taken
 
 // How c is written: row by row, whatever it is; or by the copy engine, where it is aligned along n and the
 // epilogue scales and adds a bias at most; or by it where c is contiguous along m and there is no epilogue.
-enum class WgmmaStore : std::int32_t { rows, map, turned };
+// `pairs`: where a comes through registers, from the registers of the sums, without an epilogue.
+enum class WgmmaStore : std::int32_t { rows, map, turned, pairs };
+// a that lies across k, of elements that the instruction reads along k only.
+GPK_HD constexpr bool wgmma_from_registers(bool a_along_k, int itemsize) {
+    return !a_along_k && itemsize == 4;
+}
 GPK_HD constexpr bool wgmma_turns_result(const WgmmaTile& t, bool along_k, int itemsize, int result_size) {
     return along_k && itemsize == 2 && result_size == 2 && wgmma_maps_result(t, 2);
 }

@@ -32,6 +32,15 @@ struct Wgmma {
     static constexpr bool kPingPong = kTile.turns == WgmmaTurns::tiles,
                           kDividesK = kTile.turns == WgmmaTurns::k, kAAlongK = kAAlongK_,
                           kBAlongK = kBAlongK_;
+    // Lines of an operand across k that a row of 128 bytes holds: those of a box, with a stage of k.
+    static constexpr int kBoxLines = kWgmmaDepthBytes / static_cast<int>(sizeof(T)),
+                         kBoxBytes = kDepth * kWgmmaDepthBytes;
+    // Only of 16 bits does the instruction read shared memory across k.
+    static constexpr bool kFromRegisters = wgmma_from_registers(kAAlongK, sizeof(T));
+    static_assert(kBAlongK || sizeof(T) == 2);
+    static constexpr int kSteps = kWgmmaDepthBytes / 32;  // of a stage: instructions, one after the other
+    // Who frees a stage: one thread of those that read it by instructions of a warpgroup, or of a warp.
+    static constexpr int kReleasing = kFromRegisters ? 32 : kWarpgroup;
     // What one consumer makes of a tile.
     static constexpr bool kCutsColumns = wgmma_cuts_columns(kTile);  // else rows
     static constexpr int kPartRows = kPingPong || kDividesK || kCutsColumns ? kRows : kRows / kWgmmaConsumers;
