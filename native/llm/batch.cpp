@@ -53,6 +53,7 @@ void Batch::begin_texts() {
         if (!text.began) model_.choose_by(text.options.choice, text.prompt, slot);
         model_.prefill(text.prompt, slot);
         text.began = true;
+        text.length = model_.length(slot);
         if (text.options.slide) text.tokens = text.prompt;
         text.prompt.clear();
     }
@@ -60,7 +61,7 @@ void Batch::begin_texts() {
 
 BatchToken Batch::next_of(std::int64_t slot) {
     Text& text = slots_[static_cast<std::size_t>(slot)];
-    const std::int64_t length = model_.length(slot);
+    const std::int64_t length = text.length;
     BatchToken next{.text = text.id, .token = model_.chosen_after(length, slot)};
     if (text.options.choice.logprobs) next.logprobs = model_.logprobs_after(length, slot);
     const auto& stops = text.options.stop_tokens;
@@ -79,6 +80,7 @@ BatchToken Batch::next_of(std::int64_t slot) {
         model_.reseed(slot);
         model_.truncate(0, slot);
     }
+    ++text.length;
     if (next.finish_reason != FinishReason::none) {
         model_.truncate(0, slot);
         text = {};
@@ -86,22 +88,37 @@ BatchToken Batch::next_of(std::int64_t slot) {
     return next;
 }
 
+// Queues the step that some text's next token comes from, if it is not.
 void Batch::go_on() {
+    const auto lacks = [&](const Text& text) {
+        return text.id >= 0 && text.prompt.empty() && model_.length(&text - slots_.data()) < text.length;
+    };
+    if (std::any_of(slots_.begin(), slots_.end(), lacks)) model_.decode();
+}
+
+// Queues the step after it, too, so that the device does not wait for whoever takes the tokens. A text that
+// turns out to have ended has taken part for nothing.
+void Batch::run_ahead() {
     bool any = false;
-    for (std::int64_t slot = 0; slot < model_.slots(); ++slot) any = any || model_.length(slot) > 0;
-    if (behind_ && any) model_.decode();
-    behind_ = false;
+    for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
+        const Text& text = slots_[slot];
+        if (text.id < 0) continue;
+        const std::int64_t held = model_.length(static_cast<std::int64_t>(slot));
+        if (held != text.length || held == model_.max_length()) return;
+        any = any || text.generated + 1 != text.options.max_tokens;
+    }
+    if (any) model_.decode();
 }
 
 // Waits for the tokens of all texts, so that what is wrong with one is known before another's is taken.
 void Batch::await() const {
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
-        if (slots_[slot].id < 0) continue;
-        const auto at = static_cast<std::int64_t>(slot);
+        const Text& text = slots_[slot];
+        if (text.id < 0) continue;
         try {
-            model_.chosen_after(model_.length(at), at);
+            model_.chosen_after(text.length, static_cast<std::int64_t>(slot));
         } catch (const Error& reason) {
-            throw Error(reason.kind(), str("text ", slots_[slot].id, ": ", reason.what()));
+            throw Error(reason.kind(), str("text ", text.id, ": ", reason.what()));
         }
     }
 }
@@ -110,17 +127,20 @@ std::vector<BatchToken> Batch::step() {
     refuse_capture("batch", model_);
     go_on();
     begin_texts();
+    // The tokens that are there can be had whatever comes: the next call says what is wrong.
+    const auto try_to = [&](void (Batch::*queue)()) {
+        try {
+            (this->*queue)();
+        } catch (const Error&) {
+        }
+    };
+    try_to(&Batch::run_ahead);
     await();
     std::vector<BatchToken> tokens;
     for (std::size_t slot = 0; slot < slots_.size(); ++slot) {
         if (slots_[slot].id >= 0) tokens.push_back(next_of(static_cast<std::int64_t>(slot)));
     }
-    behind_ = true;
-    try {
-        go_on();
-    } catch (const Error&) {
-        // The tokens are taken already: the next call says what is wrong.
-    }
+    try_to(&Batch::go_on);
     std::sort(tokens.begin(), tokens.end(),
               [](const BatchToken& a, const BatchToken& b) { return a.text < b.text; });
     return tokens;

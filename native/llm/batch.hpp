@@ -34,7 +34,7 @@ class Batch {
     bool cancel(std::int64_t text);
 
     // The next token of each text under way, in the order of add(); empty where there is none. Waits for it;
-    // the step after it runs already when this returns. What it throws, for want of memory say, loses
+    // the step after it was queued before it came. What it throws, for want of memory say, loses
     // nothing: the next call tries again.
     std::vector<BatchToken> step();
 
@@ -48,19 +48,20 @@ class Batch {
         std::vector<std::int32_t> tokens = {};  // of a text that slides: what the context holds
         GenerationOptions options = {};
         std::int64_t generated = 0;
+        std::int64_t length = 0;  // of the context, at which its next token is chosen
         bool began = false;
     };
 
     void begin_texts();
     void await() const;
     void go_on();
+    void run_ahead();
     BatchToken next_of(std::int64_t slot);
 
     Model& model_;
     std::vector<Text> slots_;  // id -1: free
     std::deque<Text> waiting_;
     std::int64_t next_id_ = 0;
-    bool behind_ = false;  // the texts' next step could not be queued yet
 };
 
 }  // namespace gpk::llm
