@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.hpp"
+#include "ops/counters.hpp"
 #include "ops/elementwise.hpp"
 #include "ops/launch.hpp"
 #include "ops/model_checks.hpp"
@@ -26,39 +27,6 @@ std::int64_t splits_of(Device& device, AttentionDecodeParams p, const DecodeVari
     const std::int64_t least = kernels::decode_least_keys(p.d), useful = (p.capacity + least - 1) / least;
     return std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(tiles_of(p, variant.rows) * p.batch, 1),
                                     1, std::clamp<std::int64_t>(useful, 1, kernels::kDecodeMaxSplits));
-}
-
-// Counters of a graph that its calls share: they are zero again after each, and one fill serves all.
-class GraphCounters final : public GraphResource {
-   public:
-    explicit GraphCounters(Array array) : array_(std::move(array)) {}
-    const Array& array() const { return array_; }
-    void before_launch(const std::shared_ptr<Stream>&) override {}  // they are the graph's own
-
-   private:
-    Array array_;
-};
-
-Array zeros_of(Device& device, std::int64_t count) {
-    Array counters = Array::empty(device, {count}, DType::uint32);
-    const auto& stream = current_stream(device);
-    const UseScope scope;
-    counters.storage()->before_write(stream);
-    device.launcher().fill(*stream, counters.data(), 0, counters.nbytes());
-    return counters;
-}
-
-Array counters(Device& device, std::int64_t count) {
-    static constexpr char kKey = 0;
-    Graph* graph = current_stream(device)->capture();
-    if (graph == nullptr) return zeros_of(device, count);
-    if (const auto known = std::dynamic_pointer_cast<GraphCounters>(graph->resource(&kKey))) {
-        if (known->array().size() >= count) return known->array();
-    }
-    constexpr std::int64_t kLeast = 4096;  // so that a larger call later seldom needs others
-    Array zeros = zeros_of(device, std::max(count, kLeast));
-    graph->resource(&kKey) = std::make_shared<GraphCounters>(zeros);
-    return zeros;
 }
 
 std::int64_t rows_of(const AttentionDecodeParams& p) { return std::int64_t{p.batch} * p.tokens * p.heads; }
@@ -131,7 +99,7 @@ bool launch_decode(const DecodeCall& call) {
     Array partial = call.out, counts = call.out;
     if (p.splits > 1) {
         partial = Array::empty(device, {words_of(p)}, DType::float32);
-        counts = counters(device, counters_of(p));
+        counts = zero_counters(device, counters_of(p));
         p.counters = counts.as<std::uint32_t>();
         p.partial = partial.as<float>();
     }
