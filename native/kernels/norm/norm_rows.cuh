@@ -6,9 +6,6 @@
 
 namespace gpk::kernels {
 
-// With more blocks than this, the next kernel's would take the places of those that are to come.
-inline constexpr unsigned kFewBlocks = 256;
-
 // A vector's share of the squares, about `mean`.
 template <bool kCentred, class T, int N>
 __device__ __forceinline__ float squares_about(const Vector<T, N>& v, float mean) {
@@ -62,7 +59,7 @@ template <class T, int N, int kAccesses, bool kResidual, bool kCentred>
 __device__ __forceinline__ void norm_rows(const NormParams& p) {
     using Vec = Vector<T, N>;
     wait_for_predecessor();
-    if (gridDim.x <= kFewBlocks) launch_dependents();
+    launch_dependents();  // it comes when the last block has begun
     __shared__ RowThreads::Shared shared;
     const auto threads = RowThreads::make<has_clusters<N, kAccesses>>();
     if (threads.row() >= p.rows) return;
