@@ -115,6 +115,14 @@ def metadata(**changes):
     return {**base, **{f"tokenizer.ggml.{key}": value for key, value in changes.items()}}
 
 
+def test_what_the_library_panics_at_is_a_bad_file(tmp_path):
+    settings = json.loads((DATA / "llama" / "gqa_sharded" / "tokenizer.json").read_text())
+    settings["model"]["continuing_subword_prefix"] = "prefix"  # its joins are shorter
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    with pytest.raises(gp.FileFormatError, match=r"tokenizer\.json"):
+        tokenizer.from_folder(tmp_path)
+
+
 def test_special_tokens_around_a_text():
     plain = tokenizer.from_gguf(metadata(), "x")
     assert plain.encode("ab a") == [4, 6]

@@ -8,11 +8,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._native import FileFormatError, InvalidValueError, UnsupportedError
+from .._native import Error, FileFormatError, InvalidValueError, UnsupportedError
 from ._optional import require
 
 # Token types in tokenizer.ggml.token_type (llama.cpp's llama_token_type).
@@ -39,6 +40,19 @@ _SCHEMES = {
     "llama-bpe": _Scheme(rf"{_ENGLISH}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}", whole_words=True),
     "qwen2": _Scheme(rf"{_ENGLISH}|{_WORDS}|\p{{N}}|{_REST}", nfc=True),
 }
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """What the library raises, plain Exceptions and panics, which are not even that, as a bad file."""
+    try:
+        yield
+    except Error:
+        raise
+    except BaseException as reason:
+        if isinstance(reason, Exception) or type(reason).__name__ == "PanicException":
+            raise FileFormatError(f"{what}: {reason}") from None
+        raise
 
 
 class Tokenizer:
@@ -75,16 +89,18 @@ class Tokenizer:
             raise InvalidValueError(
                 f"encode: argument 'text': expected whole characters, got half of one: {reason}"
             ) from None
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        with _named("tokenizer"):
+            return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Bytes that are no UTF-8 become U+FFFD."""
-        try:
-            return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
-        except OverflowError:
-            raise InvalidValueError(
-                f"decode: argument 'ids': expected token ids from 0 to {self.size - 1}, got {list(ids)}"
-            ) from None
+        with _named("tokenizer"):
+            try:
+                return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+            except OverflowError:
+                raise InvalidValueError(
+                    f"decode: argument 'ids': expected token ids from 0 to {self.size - 1}, got {list(ids)}"
+                ) from None
 
     def token_id(self, token: str) -> int | None:
         """The id of a token's exact text."""
@@ -98,10 +114,8 @@ def from_folder(folder: Path) -> Tokenizer:
     if not path.is_file():
         raise FileFormatError(f"{folder}: expected a tokenizer.json, got none")
     tokenizers = require("tokenizers")
-    try:
+    with _named(str(path)):
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as reason:  # the library raises plain Exception
-        raise FileFormatError(f"{path}: {reason}") from None
     # A file keeps how its training's batches were cut and filled: a prompt is neither.
     backend.no_truncation()
     backend.no_padding()
@@ -233,10 +247,8 @@ def _byte_level_bpe(tokens: list[str], types: Sequence[int], metadata: Mapping[s
     if any(len(merge) != 2 for merge in merges):
         raise FileFormatError(f"{path}: tokenizer.ggml.merges: expected pairs")
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    try:
+    with _named(f"{path}: tokenizer.ggml.merges"):
         bpe = lib.models.BPE(vocab=vocabulary, merges=merges, ignore_merges=scheme.whole_words)
-    except Exception as reason:  # the library raises plain Exception
-        raise FileFormatError(f"{path}: tokenizer.ggml.merges: {reason}") from None
     backend = lib.Tokenizer(bpe)
     steps = []
     if scheme.each_digit:
@@ -294,7 +306,7 @@ def _sentence_piece(tokens: list[str], types: Sequence[int], metadata: Mapping[s
     ]
     unknown = [token for token, kind in zip(tokens, types, strict=True) if kind == _UNKNOWN]
     has_bytes = {f"<0x{byte:02X}>" for byte in range(256)} <= set(tokens)
-    try:
+    with _named(f"{path}: tokenizer.ggml.tokens"):
         bpe = lib.models.BPE(
             vocab={token: index for index, token in enumerate(tokens)},
             merges=_merges_by_score([token for token, _ in joined], [score for _, score in joined]),
@@ -302,8 +314,6 @@ def _sentence_piece(tokens: list[str], types: Sequence[int], metadata: Mapping[s
             fuse_unk=True,
             byte_fallback=has_bytes,
         )
-    except Exception as reason:  # the library raises plain Exception
-        raise FileFormatError(f"{path}: tokenizer.ggml.tokens: {reason}") from None
     backend = lib.Tokenizer(bpe)
     to_marks = lib.normalizers.Replace(" ", _SPACE)
     backend.normalizer = (
