@@ -23,7 +23,8 @@ std::vector<double> reference(const std::vector<float>& x, const std::vector<flo
 TEST(RmsNorm, MatchesFloat64InEveryDtypeAndWidth) {
     for (const DType dtype : kModelFloats) {
         // Parts of warps, warps, blocks, clusters and loops; rows that go in vectors and rows that do not.
-        for (const std::int64_t n : {1, 7, 64, 101, 128, 576, 4096, 4097, 9000, 20'000, 300'000}) {
+        for (const std::int64_t n :
+             {1, 7, 64, 101, 128, 576, 4096, 4097, 9000, 9001, 20'000, 300'000, 600'000}) {
             const std::int64_t rows = n < 10'000 ? 5 : 2;
             const auto x = rounded(random_floats(rows * n, 1), dtype);
             const auto weight = rounded(random_floats(n, 2), dtype);
@@ -54,7 +55,7 @@ TEST(RmsNorm, EpsStandsInsideTheRoot) {
 
 TEST(RmsNorm, AddsTheResidualAndWritesItBack) {
     for (const DType dtype : kModelFloats) {
-        for (const std::int64_t n : {5, 64, 9000, 70'000}) {
+        for (const std::int64_t n : {5, 64, 9000, 9001, 70'000, 600'000}) {
             const auto x = rounded(random_floats(3 * n, 3), dtype),
                        r = rounded(random_floats(3 * n, 4), dtype);
             const auto weight = rounded(random_floats(n, 5), dtype);

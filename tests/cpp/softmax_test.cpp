@@ -81,6 +81,27 @@ TEST(Softmax, ManyShortRows) {
     }
 }
 
+// More columns than fill any device: they are not turned into rows.
+TEST(Softmax, ManyColumns) {
+    for (const DType dtype : kModelFloats) {
+        for (const auto& [n, inner] : {std::pair{5, 40}, {70, 37}, {1, 64}}) {
+            const std::int64_t outer = 1100;
+            auto x = rounded(random_floats(outer * n * inner, 5, 4.0f), dtype);
+            if (n > 1) x[static_cast<std::size_t>(inner)] = -INFINITY;  // column 0, place 1
+            const auto y = download(ops::softmax(upload(x, {outer, n, inner}, dtype), 1));
+            const auto expected = reference(x, static_cast<std::size_t>(n), static_cast<std::size_t>(inner));
+            EXPECT_LE(worst_error(y, expected), rounding(dtype)) << name(dtype) << n;
+            x[3] = NAN;
+            const auto with_nan = download(ops::softmax(upload(x, {outer, n, inner}, dtype), 1));
+            for (std::size_t i = 0; i < y.size(); ++i) {
+                const bool of_nan =
+                    i < static_cast<std::size_t>(n * inner) && i % static_cast<std::size_t>(inner) == 3;
+                ASSERT_EQ(std::isnan(with_nan[i]), of_nan) << i;
+            }
+        }
+    }
+}
+
 TEST(Softmax, TreatsInfinitiesAndNaNsAsNumPyDoes) {
     const float inf = INFINITY;
     EXPECT_EQ(download(ops::softmax(upload({0, -inf, 0}, {3}), 0)), (std::vector<float>{0.5f, 0, 0.5f}));
