@@ -7,6 +7,10 @@ if(PYGPUKIT_CUDA)
   include(Nvcc)
 endif()
 
+# Machine code of 80 runs on 86 and 89, too. Beside it these alone are compiled for 89, since they have
+# instructions of it, so that a wheel for all architectures stays under 20 MB.
+set(PYGPUKIT_KERNELS_OF_SM89 attention_decode_float8)
+
 function(pygpukit_embed_kernels target)
   file(GLOB kernels CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/native/kernels/*/*.cu")
   if(PYGPUKIT_CUDA AND kernels)
@@ -27,6 +31,12 @@ function(pygpukit_embed_kernels target)
       set(archs "${PYGPUKIT_ARCHS}")
       if(name MATCHES "_sm90$")
         list(FILTER archs INCLUDE REGEX "^90a$")
+      endif()
+      if("80" IN_LIST archs)
+        list(REMOVE_ITEM archs 86)
+        if(NOT name IN_LIST PYGPUKIT_KERNELS_OF_SM89)
+          list(REMOVE_ITEM archs 89)
+        endif()
       endif()
     endif()
     if(archs)
@@ -66,7 +76,7 @@ function(pygpukit_compile_kernel source stem name archs)
   set(embed "${PROJECT_SOURCE_DIR}/cmake/EmbedImage.cmake")
   add_custom_command(
     OUTPUT "${stem}.fatbin" "${stem}.cpp"
-    COMMAND "${PYGPUKIT_FATBINARY}" "--create=${stem}.fatbin" -64 -compress-all ${images}
+    COMMAND "${PYGPUKIT_FATBINARY}" "--create=${stem}.fatbin" -64 ${PYGPUKIT_COMPRESSION} ${images}
     COMMAND "${CMAKE_COMMAND}" "-DNAME=${name}" "-DSTEM=${stem}" -P "${embed}"
     DEPENDS ${parts} "${embed}" "${PROJECT_SOURCE_DIR}/cmake/image.cpp.in"
     COMMENT "Embedding ${name}"

@@ -71,7 +71,7 @@ function(pygpukit_try_nvcc nvcc arch failure tools)
 endfunction()
 
 # Sets what the kernels' rules need: PYGPUKIT_ARCHS, PYGPUKIT_NVCC_COMMAND (a command line up to the
-# architecture and the files) and PYGPUKIT_FATBINARY.
+# architecture and the files), PYGPUKIT_FATBINARY and PYGPUKIT_COMPRESSION, its options.
 function(pygpukit_setup_nvcc)
   pygpukit_find_nvcc(nvcc)
   message(STATUS "CUDA compiler: ${nvcc}")
@@ -98,6 +98,13 @@ function(pygpukit_setup_nvcc)
     set(PYGPUKIT_FATBINARY "${fatbinary}" CACHE INTERNAL "")
     set(PYGPUKIT_NVCC_CHECKED "${key}" CACHE INTERNAL "")
   endif()
+  # A fifth smaller than by default; `fatbinary` knows it from CUDA 12.8 on.
+  execute_process(COMMAND "${PYGPUKIT_FATBINARY}" --help OUTPUT_VARIABLE text ERROR_QUIET)
+  set(compression -compress-all)
+  if(text MATCHES "compress-mode")
+    list(APPEND compression -compress-mode=size)
+  endif()
+  set(PYGPUKIT_COMPRESSION "${compression}" PARENT_SCOPE)
   set(PYGPUKIT_ARCHS "${archs}" PARENT_SCOPE)
   set(PYGPUKIT_NVCC_COMMAND ${PYGPUKIT_CCACHE} "${nvcc}" ${options} ${PYGPUKIT_NVCC_CCBIN} PARENT_SCOPE)
 endfunction()
