@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 
+#include "base/error.hpp"
 #include "runtime/graph.hpp"
 #include "runtime/stream.hpp"
 
@@ -27,11 +28,21 @@ class StepGraphs {
             return;
         }
         std::shared_ptr<Graph>& graph = known->second.graph;
-        if (!graph) graph = Graph::capture(stream, work);
+        if (!graph) graph = Graph::capture(apart_from(stream), work);
         graph->launch(stream);
     }
 
    private:
+    // A stream of the same SMs for the capture: other threads may be using this one, and what they queue
+    // meanwhile would become part of the graph.
+    static std::shared_ptr<Stream> apart_from(const std::shared_ptr<Stream>& stream) {
+        try {
+            return Stream::create_for(stream->tenant(), stream->device());
+        } catch (const Error&) {
+            return stream;  // its tenant has all the streams that it may have
+        }
+    }
+
     struct Kept {
         std::shared_ptr<SmPartition> sms;
         std::shared_ptr<Graph> graph;  // nothing before its kernels were launched once

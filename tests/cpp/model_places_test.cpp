@@ -1,6 +1,9 @@
 // A model whose caller is now in one partition of the SMs, now in another, and in a capture.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "base/error.hpp"
 #include "llama_support.hpp"
 #include "llm/batch.hpp"
@@ -63,6 +66,35 @@ TEST(ModelPlaces, TheTextIsTheSameInEveryPartition) {
         EXPECT_EQ(write(model, strategy), expected);
         manager.resize(*a, PartitionLimits().compute(0.25));
     }
+}
+
+// Threads share the default stream; each model captures its steps while others queue theirs.
+TEST(ModelPlaces, ThreadsWriteTheirOwnTexts) {
+    const llm::ModelConfig config = small_config();
+    const NamedTensors tensors = random_tensors(config, 5);
+    const MemoryFile file(tensors);
+    const auto weights =
+        llm::ModelWeights::load(test_device(), config, llm::FileSource(file), DType::float32);
+    const auto text = [&](Strategy strategy) {
+        Model model(weights, {.max_length = 40});
+        return write(model, strategy);
+    };
+    const Ids expected = text(Strategy::none);
+    std::atomic<int> wrong = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 6; ++i) {
+        threads.emplace_back([&, i] {
+            for (int round = 0; round < 15; ++round) {
+                try {
+                    if (text(i % 2 == 0 ? Strategy::none : Strategy::jacobi) != expected) ++wrong;
+                } catch (const Error&) {
+                    ++wrong;
+                }
+            }
+        });
+    }
+    for (std::thread& each : threads) each.join();
+    EXPECT_EQ(wrong, 0);
 }
 
 // Steps that are one launch on SM 90, whose blocks wait for each other: one on each SM of the partition.
