@@ -324,6 +324,7 @@ GemmProblem transposed(const GemmProblem& p) {
     t.c_row = p.c_col, t.c_col = p.c_row;
     std::copy_n(p.b_batch, p.batch_rank, t.a_batch);
     std::copy_n(p.a_batch, p.batch_rank, t.b_batch);
+    t.b_settled = false;  // it is a that may be
     return t;
 }
 
