@@ -59,7 +59,10 @@ Choice choose(const GemmProblem& p, const GemmTypes& types, const GemmTarget& ta
                 without_tiles = {&variant};
             continue;
         }
-        if (fills(variant, p, target.multiprocessors) < variant.least_fill) continue;
+        if (fills(variant, p, target.multiprocessors) < variant.least_fill ||
+            (p.m < variant.least_m && p.norm.weight == nullptr && !p.b_settled)) {
+            continue;
+        }
         if (can_run(variant, p, types, target.sm)) return {&variant};
         if (may_swap && can_run(variant, swapped, types, target.sm)) return {&variant, true};
     }
@@ -81,8 +84,8 @@ Question question_of(const GemmProblem& p, const GemmTypes& types, const GemmTar
         put(reinterpret_cast<std::uintptr_t>(start) % 16, 4);
     const GemmEpilogue& e = p.epilogue;
     for (const bool is :
-         {p.norm.weight != nullptr, p.scales.a != nullptr, e.bias != nullptr, e.residual != nullptr,
-          e.row_scale != nullptr, e.column_scale != nullptr, e.scale != 1})
+         {p.b_settled, p.norm.weight != nullptr, p.scales.a != nullptr, e.bias != nullptr,
+          e.residual != nullptr, e.row_scale != nullptr, e.column_scale != nullptr, e.scale != 1})
         put(is ? 1 : 0, 1);
     put(static_cast<std::uint64_t>(e.activation), 4);
     put(static_cast<std::uint64_t>(types.operands), 8);

@@ -125,6 +125,7 @@ constexpr GemmLayout kAlongK = GemmLayout::along_k, kAcross = GemmLayout::across
      .alignment_bytes = 16,                                            \
      .gemv = GemvForm::form,                                           \
      .held_units = held,                                               \
+     .least_m = held > 4 ? 3 : 0,                                      \
      .result = result_,                                                \
      .most_n = most > 8 ? 10240 : 0,                                   \
      .most_k = most > 8 ? 7168 : 0}

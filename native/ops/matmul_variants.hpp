@@ -72,6 +72,7 @@ struct GemmVariant {
     bool tf32 = false;        // only where the caller allows it
     GemvForm gemv = GemvForm::none;
     int held_units = 0;    // of bulk_rows: 512 elements of each row of a, all of which stay in registers
+    int least_m = 0;       // fewer rows without a norm are quicker by another, unless b is settled
     float least_fill = 0;  // worth it only with blocks for so much of the multiprocessors
     std::optional<DType> result = std::nullopt;  // of c, where it is not dtype
     const WgmmaTile* wgmma = nullptr;            // of a kernel of gemm_wgmma: SM 90, with epilogue
