@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/gemm/gemv_gated.hpp"
+#include "ops/matmul_gemv.hpp"
 #include "ops/sm90.hpp"
 #include "runtime/device.hpp"
 
@@ -54,7 +55,7 @@ bool can_run(const Row& row, const GroupedProblem& p, DType dtype, int sm) {
            (row.held_units == 0 || p.k <= row.held_units * kUnit * kBulkWarps);
 }
 
-GemvGatedParams params_of(Device& device, const GroupedProblem& p, DType dtype) {
+GemvGatedParams params_of(Stream& stream, const GroupedProblem& p, DType dtype, std::int64_t blocks) {
     const auto k = static_cast<std::uint64_t>(p.k), n = static_cast<std::uint64_t>(p.n), row_bytes = 2 * k;
     const TensorMapDef def{.address = reinterpret_cast<DevicePtr>(p.weight),
                            .dtype = dtype,
@@ -62,8 +63,12 @@ GemvGatedParams params_of(Device& device, const GroupedProblem& p, DType dtype) 
                            .extents = {kChunk, k / kChunk, kTurn, 2, n / kTurn},
                            .strides_bytes = {2 * kChunk, row_bytes, n * row_bytes, kTurn * row_bytes},
                            .box = {kChunk, kBulkSteps * kUnit / kChunk, kTurn, 2, 1}};
-    GemvGatedParams params{
-        .weights = device.driver().tensor_map(def), .problem = {}, .glu = p.glu, .prefetched = kPrefetched};
+    GemvGatedParams params{.weights = stream.device().driver().tensor_map(def),
+                           .problem = {},
+                           .glu = p.glu,
+                           .columns = kBulkColumns,
+                           .prefetched = kPrefetched,
+                           .turns = p.weight_settled ? bulk_turns(stream, p.n / kTurn, blocks) : nullptr};
     params.problem.norm = p.norm;
     params.problem.b_settled = p.weight_settled;
     params.problem.a = p.a, params.problem.b = p.weight, params.problem.c = p.c;
@@ -87,7 +92,7 @@ bool launch_gated_few_rows(Stream& stream, const GroupedProblem& p, DType dtype,
                                   .block = {kBulkThreads},
                                   .shared_bytes = static_cast<std::uint32_t>(
                                       stages(row, p) * kBulkPlainStageBytes + beside(row, p))};
-        device.launcher().launch(stream, row.kernel(), config, params_of(device, p, dtype), cost);
+        device.launcher().launch(stream, row.kernel(), config, params_of(stream, p, dtype, blocks), cost);
         return true;
     }
     return false;

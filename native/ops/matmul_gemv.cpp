@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/gemm/gemv_mma.hpp"
+#include "ops/counters.hpp"
 #include "ops/sm90.hpp"
 #include "runtime/device.hpp"
 
@@ -52,6 +53,19 @@ BulkDepth bulk_depth(const GemmVariant& variant, const GemmProblem& p, int multi
     return depth;
 }
 
+// Of c that a block makes at a time, of weights along k: as many as leave all blocks about as many in the
+// rounds that there must be, where that is worth more than what a tile's end costs. Of settled weights the
+// next kernel's come meanwhile.
+std::int64_t bulk_columns(const GemmVariant& variant, const GemmProblem& p, std::int64_t multiprocessors) {
+    constexpr std::int64_t kLeastDepth = 3072, kLeastSettledDepth = 8192;
+    const std::int64_t most = gemv_part(variant, {}).columns, parts = ceil_div(p.n, most);
+    const std::int64_t rounds = ceil_div(parts, multiprocessors);
+    const bool pays = p.b_settled ? p.k >= kLeastSettledDepth || 3 * parts < 2 * rounds * multiprocessors
+                                  : p.k >= kLeastDepth;
+    if (variant.gemv == GemvForm::bulk_columns || !pays) return most;
+    return std::clamp(ceil_div(p.n, rounds * multiprocessors), most / 2, most);
+}
+
 }  // namespace
 
 bool gemv_can_run(const GemmVariant& variant, const GemmProblem& p, int sm) {
@@ -86,7 +100,8 @@ LaunchConfig gemv_config(const GemmVariant& variant, const GemmProblem& p, int m
         const std::int64_t shared = variant.gemv == GemvForm::bulk_streamed
                                         ? stages * kBulkStreamedStageBytes
                                         : stages * kBulkPlainStageBytes + bulk_beside(variant, p);
-        return {.grid = {static_cast<std::uint32_t>(std::min<std::int64_t>(parts, multiprocessors))},
+        const std::int64_t tiles = ceil_div(p.n, bulk_columns(variant, p, multiprocessors));
+        return {.grid = {static_cast<std::uint32_t>(std::min<std::int64_t>(tiles, multiprocessors))},
                 .block = {kBulkThreads},
                 .shared_bytes = static_cast<std::uint32_t>(shared)};
     }
@@ -113,19 +128,30 @@ BlockPart gemv_part(const GemmVariant& variant, const LaunchConfig&) {
     }
 }
 
-GemvBulkParams gemv_bulk_params(Device& device, const GemmVariant& variant, const GemmProblem& p,
-                                int multiprocessors) {
+std::uint32_t* bulk_turns(Stream& stream, std::int64_t tiles, std::int64_t blocks) {
+    constexpr std::int64_t kLeast = 2, kMost = 32;  // for each block; more even out
+    if (stream.capture() == nullptr || tiles < kLeast * blocks || tiles > kMost * blocks) return nullptr;
+    const Array words = zero_counters(stream.device(), 1);
+    const UseScope scope;
+    words.storage()->before_write(current_stream(stream.device()));
+    return words.as<std::uint32_t>();
+}
+
+GemvBulkParams gemv_bulk_params(Stream& stream, const GemmVariant& variant, const GemmProblem& p,
+                                const LaunchConfig& config) {
+    Device& device = stream.device();
+    const int multiprocessors = std::max(stream.multiprocessors(), 1);
+    const std::int64_t tile_columns = bulk_columns(variant, p, multiprocessors);
     const auto item_bytes = static_cast<std::uint64_t>(itemsize(variant.dtype));
     const auto n = static_cast<std::uint64_t>(p.n), k = static_cast<std::uint64_t>(p.k);
     const bool streams = variant.gemv == GemvForm::bulk_streamed;
     const auto rows = [&] {
         const std::uint64_t pitch_bytes = (p.n > 1 ? static_cast<std::uint64_t>(p.b_col) : k) * item_bytes;
         const std::int64_t depth = streams ? kBulkStreamedDepth : kBulkSteps * kUnit;
-        return TensorMapDef{
-            .extents = {kBulkChunk, k / kBulkChunk, n},
-            .strides_bytes = {kBulkChunk * item_bytes, pitch_bytes},
-            .box = {kBulkChunk, static_cast<std::uint32_t>(depth / kBulkChunk),
-                    static_cast<std::uint32_t>(streams ? kBulkStreamedColumns : kBulkColumns)}};
+        return TensorMapDef{.extents = {kBulkChunk, k / kBulkChunk, n},
+                            .strides_bytes = {kBulkChunk * item_bytes, pitch_bytes},
+                            .box = {kBulkChunk, static_cast<std::uint32_t>(depth / kBulkChunk),
+                                    static_cast<std::uint32_t>(tile_columns)}};
     };
     const auto columns = [&] {
         constexpr std::uint32_t kDepth = kBulkPlainStageBytes / 2 / kGemvMmaColumns;
@@ -148,10 +174,13 @@ GemvBulkParams gemv_bulk_params(Device& device, const GemmVariant& variant, cons
                             .strides_bytes = {pitch_bytes, kUnit * item_bytes},
                             .box = {kUnit, kBulkStreamedRows, kBulkStreamedDepth / kUnit}};
     };
-    GemvBulkParams params{.weights = map_of(variant.gemv == GemvForm::bulk_columns ? columns() : rows(), p.b),
-                          .x = streams ? map_of(x(), p.a) : TensorMap{},
-                          .problem = p,
-                          .prefetched = bulk_depth(variant, p, multiprocessors).prefetched};
+    GemvBulkParams params{
+        .weights = map_of(variant.gemv == GemvForm::bulk_columns ? columns() : rows(), p.b),
+        .x = streams ? map_of(x(), p.a) : TensorMap{},
+        .problem = p,
+        .columns = static_cast<std::uint32_t>(tile_columns),
+        .prefetched = bulk_depth(variant, p, multiprocessors).prefetched,
+        .turns = p.b_settled ? bulk_turns(stream, ceil_div(p.n, tile_columns), config.grid.x) : nullptr};
     if (p.m == 1) params.problem.a_row = 0;
     return params;
 }

@@ -308,7 +308,7 @@ void launch_variant(Stream& stream, const GemmVariant& variant, const GemmProble
     Device& device = stream.device();
     if (is_bulk(variant.gemv)) {
         device.launcher().launch(stream, variant.kernel(), config,
-                                 gemv_bulk_params(device, variant, p, stream.multiprocessors()), cost);
+                                 gemv_bulk_params(stream, variant, p, config), cost);
     } else if (variant.wgmma != nullptr) {
         device.launcher().launch(stream, variant.kernel(), config, wgmma_params(stream, variant, p), cost);
     } else {

@@ -8,6 +8,7 @@
 #include "ops/elementwise.hpp"
 #include "ops/grouped_linear.hpp"
 #include "ops/matmul.hpp"
+#include "runtime/graph.hpp"
 #include "values.hpp"
 
 namespace {
@@ -128,6 +129,39 @@ TEST(LinearOptions, ARowHasTheSameBitsForUpToEightRows) {
             const auto some =
                 download(ops::linear(x.slice(0, 0, 1, rows), w, {}, nullptr, std::nullopt, options));
             EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin())) << rows << " rows of " << k;
+        }
+    }
+}
+
+// In a graph the blocks of a large product take turns at its tiles: which makes which is another matter each
+// time.
+TEST(LinearOptions, LargeProductsInAGraphHaveTheSameBits) {
+    constexpr std::int64_t n = 9003, k = 1024, kPart = 1000;
+    const Array x = random_array({3, k}, DType::bfloat16, 1), part = weight_of(kPart, k, DType::bfloat16, 2);
+    const Array w = Array::empty(test_device(), {n, k}, DType::bfloat16);
+    for (std::int64_t first = 0; first < n; first += kPart) {
+        const std::int64_t rows = std::min(kPart, n - first);
+        ops::assign(w.slice(0, first, 1, rows),
+                    ops::binary(BinaryOp::multiply, part.slice(0, 0, 1, rows), Scalar(1.0 + first / kPart)));
+    }
+    const Array gates = w.slice(0, 0, 1, 9000);
+    for (const bool settled : {false, true}) {
+        const ops::LinearOptions options{.weight_settled = settled};
+        const auto expected = download(ops::linear(x, w, {}, nullptr, std::nullopt, options));
+        const auto gated = download(ops::gated_linear(x, gates, GluOp::swiglu, nullptr, options));
+        const auto stream = Stream::create(test_device());
+        const StreamScope scope(stream);
+        Array y, z;
+        const auto graph = Graph::capture(stream, [&] {
+            y = ops::linear(x, w, {}, nullptr, std::nullopt, options);
+            z = ops::gated_linear(x, gates, GluOp::swiglu, nullptr, options);
+            ops::linear(x, w, {}, &y, std::nullopt, options);
+        });
+        for (int i = 0; i < 3; ++i) {
+            ops::assign(y, 0), ops::assign(z, 0);
+            graph->launch(stream);
+            EXPECT_EQ(download(y), expected) << i;
+            EXPECT_EQ(download(z), gated) << i;
         }
     }
 }

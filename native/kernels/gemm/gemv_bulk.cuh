@@ -9,11 +9,23 @@ namespace gpk::kernels {
 
 namespace {
 
-// What is done before the wait: the weights are read, or that many stages of them are asked for.
+// What is done before the wait: the weights are read, or that many stages of them are asked for. `turns`: see
+// GemvBulkParams.
 struct BulkStart {
     bool settled;
     std::uint32_t prefetched;
+    std::uint32_t* turns;
 };
+
+// Up by one, and back to 0 after `last`.
+__device__ __forceinline__ std::uint32_t take_turn(std::uint32_t* turns, std::uint32_t last) {
+    std::uint32_t turn;
+    asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], %2;"
+                 : "=r"(turn)
+                 : "l"(turns), "r"(last)
+                 : "memory");
+    return turn;
+}
 
 // store(row, column, sum, early(row, column)) is given each sum once; early() is called before the sum is
 // known.
@@ -30,11 +42,15 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
     extern __shared__ __align__(1024) unsigned char dynamic[];
     __shared__ float parts[2][kBulkWarps][kElements];
     __shared__ Barrier barriers[2 * kBulkStages];  // stages that are full, then those that are empty
+    constexpr std::uint32_t kTaken = 16;           // more tiles than are under way
+    static_assert(kTaken > kBulkStages);
+    __shared__ std::uint32_t taken[kTaken];  // the block's tiles, one that is not there after the last
     std::uint32_t shared_bytes, thread;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(shared_bytes));
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));  // once: not in every round
 
-    const std::uint32_t tiles = (n + kColumns - 1) / kColumns, steps = source.steps(), units = steps * kUnits;
+    const std::uint32_t columns = source.columns();  // of a tile
+    const std::uint32_t tiles = (n + columns - 1) / columns, steps = source.steps(), units = steps * kUnits;
     const std::uint32_t ring = shared_address(dynamic);
     constexpr bool kHolds = Source::kInput == BulkInput::held,
                    kStreams = Source::kInput == BulkInput::streamed;
@@ -68,40 +84,61 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
     __syncthreads();
     if (warp == kBulkWarps) {
         if (lane != 0) return wait_for_predecessor();
-        std::uint32_t tile = blockIdx.x, step = 0, early = 0;
-        const auto advance = [&] {
-            step += kSteps * Source::kRounds;
-            if (step >= steps) step = 0, tile += gridDim.x;
+        constexpr std::uint32_t kStageSteps = kSteps * Source::kRounds, kAskedAhead = 3;  // stages
+        const std::uint32_t of_tile = (steps + kStageSteps - 1) / kStageSteps;
+        // Each block has so many tiles whatever comes: turns can be had after the wait only.
+        const std::uint32_t filled = start.settled ? stages : 0, own = filled / of_tile + 1;
+        const bool turns = start.turns != nullptr && tiles > own * gridDim.x;
+        const std::uint32_t tiles_at = opaque(shared_address(taken));
+        std::uint32_t done = 0, count = 0;
+        bool waited = false;
+        const auto wait = [&] {
+            if (waited) return;
+            waited = true;
+            wait_for_predecessor();
+            launch_dependents();
+            if constexpr (kStreams) {
+                std::uint32_t x_step = 0;
+                for (std::uint32_t stage = 0; stage < done; ++stage) {
+                    source.load_x(ring + stage * Source::kStageBytes, x_step, first_barrier + 8 * stage);
+                    x_step = x_step + kSteps < steps ? x_step + kSteps : 0;
+                }
+            }
         };
         if constexpr (kHolds) {
             if (source.norm.weight != nullptr) bulk_prefetch(source.norm.weight, 2 * source.k);
         }
-        if (start.settled) {
-            // The ring is filled while the kernel before still runs.
-            for (; early < stages && tile < tiles; ++early, advance(), next_stage())
-                source.load_weights(stage_begin, tile, step, barrier);
-        } else {
+        if (!start.settled) {
             // The L2 cache is asked for the first ones: whatever that kernel writes, that is only a hint.
-            for (std::uint32_t stage = 0; stage < start.prefetched && blockIdx.x < tiles; ++stage) {
-                if (stage * kSteps * Source::kRounds < steps) {
-                    source.prefetch(blockIdx.x, stage * kSteps * Source::kRounds);
+            for (std::uint32_t stage = 0; stage < start.prefetched && stage < of_tile; ++stage)
+                source.prefetch(blockIdx.x, stage * kStageSteps);
+            wait();
+        }
+        for (std::uint32_t tile = blockIdx.x; tile < tiles; ++count) {
+            std::uint32_t next = tile + gridDim.x;
+            bool asked = !turns || count + 1 < own;
+            for (std::uint32_t part = 0; part < of_tile; ++part, next_stage()) {
+                // Of settled weights the ring is filled while the kernel before still runs.
+                if (done >= filled) wait();
+                bulk_wait(barrier + kEmpty, parity ^ 1);
+                if (part == 0) store_shared_word(tiles_at + 4 * (count % kTaken), tile);
+                source.load_weights(stage_begin, tile, part * kStageSteps, barrier);
+                if constexpr (kStreams) {
+                    if (waited) source.load_x(stage_begin, part * kStageSteps, barrier);
+                }
+                // Late, so that blocks that are slow take fewer, but before the answer is needed.
+                if (++done >= filled && !asked && part + kAskedAhead >= of_tile) {
+                    wait();
+                    asked = true;
+                    next = own * gridDim.x + take_turn(start.turns, tiles - own * gridDim.x + gridDim.x - 1);
                 }
             }
+            tile = next;
         }
-        wait_for_predecessor();
-        launch_dependents();
-        if constexpr (kStreams) {
-            std::uint32_t x_step = 0;
-            for (std::uint32_t stage = 0; stage < early; ++stage) {
-                source.load_x(ring + stage * Source::kStageBytes, x_step, first_barrier + 8 * stage);
-                x_step = x_step + kSteps < steps ? x_step + kSteps : 0;
-            }
-        }
-        for (; tile < tiles; advance(), next_stage()) {
-            bulk_wait(barrier + kEmpty, parity ^ 1);
-            source.load_weights(stage_begin, tile, step, barrier);
-            if constexpr (kStreams) source.load_x(stage_begin, step, barrier);
-        }
+        wait();
+        bulk_wait(barrier + kEmpty, parity ^ 1);
+        store_shared_word(tiles_at + 4 * (count % kTaken), 0xffffffffu);
+        bulk_arrive(barrier);
         return;
     }
     wait_for_predecessor();
@@ -142,11 +179,19 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
         __syncwarp();
     }
     int buffer = 0;
-    for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x, buffer ^= 1) {
+    std::uint32_t taken_at = opaque(shared_address(taken));
+    const std::uint32_t taken_end = taken_at + 4 * kTaken;
+    for (;; buffer ^= 1) {
+        bulk_wait(barrier, parity);
+        const std::uint32_t tile = load_shared_word(taken_at);
+        if (tile >= tiles) break;
+        if ((taken_at += 4) == taken_end) taken_at -= 4 * kTaken;
         float sums[kTiles][4] = {};
         const auto early_of = [&](std::uint32_t element) {
-            const std::uint32_t row = element / kColumns, column = tile * kColumns + element % kColumns;
-            return element < kColumns * m && column < n ? early(row, column) : 0.0f;
+            const std::uint32_t in_tile = element % kColumns, column = tile * columns + in_tile;
+            return element < kColumns * m && in_tile < columns && column < n
+                       ? early(element / kColumns, column)
+                       : 0.0f;
         };
         const float first_early = early_of(thread);
         std::uint32_t x_at[kTiles], sums_at = sums_from;
@@ -198,15 +243,16 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
         named_barrier_sync(1, kThreads);
 #pragma unroll 1
         for (std::uint32_t element = thread; element < kColumns * m; element += kThreads) {
-            const std::uint32_t row = element / kColumns, column = element % kColumns;
+            const std::uint32_t row = element / kColumns, in_tile = element % kColumns;
             float sum = 0;
 #pragma unroll
             for (int other = 0; other < kSteps; ++other) {
-                sum += parts[buffer][other * Source::kColumnGroups + column / 16][row * 16 + column % 16];
+                sum += parts[buffer][other * Source::kColumnGroups + in_tile / 16][row * 16 + in_tile % 16];
             }
             sum = source.of_row(row, sum);
-            if (tile * kColumns + column < n) {
-                store(row, tile * kColumns + column, sum * source.factor(tile * kColumns + column),
+            const std::uint32_t column = tile * columns + in_tile;
+            if (in_tile < columns && column < n) {
+                store(row, column, sum * source.factor(column),
                       element == thread ? first_early : early_of(element));
             }
         }
@@ -234,7 +280,7 @@ __device__ __forceinline__ float bulk_added(const GemmProblem& p, std::uint32_t 
         const GemmProblem& p = params.problem;                                                             \
         gemv_bulk<Source<T, held>, tiles>(                                                                 \
             Source<T, held>::of(params), static_cast<std::uint32_t>(p.m), static_cast<std::uint32_t>(p.n), \
-            BulkStart{p.b_settled, params.prefetched},                                                     \
+            BulkStart{p.b_settled, params.prefetched, params.turns},                                       \
             [&](std::uint32_t row, std::uint32_t column) { return bulk_added<Out>(p, row, column); },      \
             [&](std::uint32_t row, std::uint32_t column, float sum, float added) {                         \
                 static_cast<Out*>(p.c)[row * p.c_row + column * p.c_col] = convert<Out>(sum + added);      \

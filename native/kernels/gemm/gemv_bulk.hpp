@@ -19,10 +19,14 @@ namespace gpk {
 class Kernel;
 
 struct GemvBulkParams {
-    TensorMap weights;  // rows: b.T as [n][k / 64][64], the box 16 of n by 8; else see the sources
+    TensorMap weights;  // rows: b.T as [n][k / 64][64], the box `columns` of n by 8; else see the sources
     TensorMap x;        // where it streams
     GemmProblem problem;
+    std::uint32_t columns;     // of c that a block makes at a time, of weights along k
     std::uint32_t prefetched;  // stages of a block's first tile that the L2 cache is asked for early
+    // A word that is 0 before and after, from which blocks take turns at tiles, or null: each has as many. No
+    // two kernels that run at one time share it.
+    std::uint32_t* turns;
 };
 
 // X(T, type, Out, suffix, form, layout, Source, rows / 8, units of x that a warp holds)
@@ -52,7 +56,7 @@ const Kernel& gemv_bulk_quantized(DType type, const QuantLayout& w, std::int64_t
 
 inline constexpr int kBulkWarps = 16;  // that multiply; one more keeps the copy engine busy
 inline constexpr int kBulkThreads = 32 * (kBulkWarps + 1);
-inline constexpr int kBulkColumns = 16;  // of c, at a time
+inline constexpr int kBulkColumns = 16;  // of c at a time, at most
 // A stage of the ring of shared memory, and at most how many there are.
 inline constexpr int kBulkSteps = 16;  // of 64 bytes of 16 rows
 inline constexpr int kBulkStages = 8;

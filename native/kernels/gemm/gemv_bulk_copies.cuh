@@ -85,6 +85,9 @@ __device__ __forceinline__ std::uint32_t load_shared_byte(std::uint32_t address)
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(byte) : "r"(address));
     return byte;
 }
+__device__ __forceinline__ void store_shared_word(std::uint32_t address, std::uint32_t word) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+}
 __device__ __forceinline__ void store_shared(std::uint32_t address, const uint4& words) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words.x), "r"(words.y),
                  "r"(words.z), "r"(words.w)

@@ -234,6 +234,7 @@ struct QuantizedSource {
             }
         }
     };
+    __device__ __forceinline__ static constexpr std::uint32_t columns() { return 16 * kColumnGroups; }
     __device__ __forceinline__ float factor(std::uint32_t column) const {
         if constexpr (kGrouped) return 1;
         if constexpr (!kGrouped) return Format::template factor<T>(p.w, column);
@@ -242,16 +243,16 @@ struct QuantizedSource {
 
 }  // namespace
 
-#define GPK_GEMV_BULK_QUANTIZED_SYMBOL(T, type, format, Format, group, tiles)                             \
-    extern "C" __global__ void __launch_bounds__(kBulkThreads,                                            \
-                                                 tiles == 1 && quant_bits(Format::kFormat) == 8 ? 2 : 1)  \
-        gemv_bulk_##type##_##format##_tiles##tiles(const __grid_constant__ GemvQuantizedParams p) {       \
-        gemv_bulk<QuantizedSource<Format, T, group, tiles>, tiles>(                                       \
-            {p}, static_cast<std::uint32_t>(p.m), static_cast<std::uint32_t>(p.w.n), BulkStart{false, 0}, \
-            [](std::uint32_t, std::uint32_t) { return 0.0f; },                                            \
-            [&](std::uint32_t row, std::uint32_t column, float sum, float) {                              \
-                store_sum<T>(p, row, column, sum);                                                        \
-            });                                                                                           \
+#define GPK_GEMV_BULK_QUANTIZED_SYMBOL(T, type, format, Format, group, tiles)                            \
+    extern "C" __global__ void __launch_bounds__(kBulkThreads,                                           \
+                                                 tiles == 1 && quant_bits(Format::kFormat) == 8 ? 2 : 1) \
+        gemv_bulk_##type##_##format##_tiles##tiles(const __grid_constant__ GemvQuantizedParams p) {      \
+        gemv_bulk<QuantizedSource<Format, T, group, tiles>, tiles>(                                      \
+            {p}, static_cast<std::uint32_t>(p.m), static_cast<std::uint32_t>(p.w.n), BulkStart{},        \
+            [](std::uint32_t, std::uint32_t) { return 0.0f; },                                           \
+            [&](std::uint32_t row, std::uint32_t column, float sum, float) {                             \
+                store_sum<T>(p, row, column, sum);                                                       \
+            });                                                                                          \
     }
 
 }  // namespace gpk::kernels

@@ -12,7 +12,7 @@ namespace {
 enum class BulkInput : int { shared, held, streamed };
 
 // Weights of T that are contiguous along k: whole 64 of k. The map has them as [n][k / 64][64], and its box
-// is a stage: 16 rows of 1 KiB.
+// is a stage: a tile's columns, up to 16, as rows of 1 KiB.
 template <class T, int kHeldUnits = 0>
 struct RowsSource {
     static constexpr int kUnits = 1;         // of 32 weights, in a step
@@ -28,12 +28,15 @@ struct RowsSource {
     std::int64_t x_row;
     std::uint32_t k;
     const GemmRowNorm& norm;
+    std::uint32_t tile_columns;
 
     template <class Params>
     __device__ __forceinline__ static RowsSource of(const Params& params) {
         const GemmProblem& p = params.problem;
-        return {params.weights, static_cast<const T*>(p.a), p.a_row, static_cast<std::uint32_t>(p.k), p.norm};
+        return {params.weights, static_cast<const T*>(p.a), p.a_row, static_cast<std::uint32_t>(p.k), p.norm,
+                params.columns};
     }
+    __device__ __forceinline__ std::uint32_t columns() const { return tile_columns; }
     __device__ __forceinline__ std::uint32_t steps() const { return k / 32; }
     __device__ __forceinline__ void take_x(const BulkX& to, std::uint32_t thread) const {
         bulk_take_x(to, x, x_row, k, thread, [](const uint4& words, std::uint32_t) { return words; });
@@ -105,11 +108,11 @@ struct RowsSource {
     // By one thread. What lies outside comes as zeros.
     __device__ __forceinline__ void load_weights(std::uint32_t stage, std::uint32_t tile, std::uint32_t step,
                                                  std::uint32_t barrier) const {
-        bulk_expect(barrier, kStageBytes);
-        bulk_load_box(stage, weights, barrier, 0, step / 2, tile * 16);
+        bulk_expect(barrier, tile_columns * (kStageBytes / 16));
+        bulk_load_box(stage, weights, barrier, 0, step / 2, tile * tile_columns);
     }
     __device__ __forceinline__ void prefetch(std::uint32_t tile, std::uint32_t step) const {
-        bulk_prefetch_box(weights, 0, step / 2, tile * 16);
+        bulk_prefetch_box(weights, 0, step / 2, tile * tile_columns);
     }
     // Where in a stage this lane's part of its warp's step lies.
     struct Place {
@@ -136,8 +139,8 @@ struct RowsSource {
     __device__ __forceinline__ float factor(std::uint32_t) const { return 1; }
 };
 
-// The same where x comes in parts beside them: a stage is 32 rows of 512 bytes, then of 256 of x the units of
-// 32, eight rows each. The map of x has it as [k / 32][m][32].
+// The same where x comes in parts beside them: a stage is up to 32 rows of 512 bytes, then of 256 of x the
+// units of 32, eight rows each. The map of x has it as [k / 32][m][32].
 template <class T, int>
 struct StreamedSource {
     static constexpr int kUnits = 1, kColumnGroups = 2, kRounds = 1;
@@ -148,25 +151,26 @@ struct StreamedSource {
 
     const TensorMap& weights;
     const TensorMap& x;
-    std::uint32_t k;
+    std::uint32_t k, tile_columns;
 
     __device__ __forceinline__ static StreamedSource of(const GemvBulkParams& params) {
-        return {params.weights, params.x, static_cast<std::uint32_t>(params.problem.k)};
+        return {params.weights, params.x, static_cast<std::uint32_t>(params.problem.k), params.columns};
     }
+    __device__ __forceinline__ std::uint32_t columns() const { return tile_columns; }
     __device__ __forceinline__ std::uint32_t steps() const { return k / 32; }
     __device__ __forceinline__ float of_row(std::uint32_t, float sum) const { return sum; }
     __device__ __forceinline__ float factor(std::uint32_t) const { return 1; }
     __device__ __forceinline__ void load_weights(std::uint32_t stage, std::uint32_t tile, std::uint32_t step,
                                                  std::uint32_t barrier) const {
-        bulk_expect(barrier, kStageBytes);
-        bulk_load_box(stage, weights, barrier, 0, step / 2, tile * 32);
+        bulk_expect(barrier, 2 * kBulkStreamedDepth * (tile_columns + kBulkStreamedRows));
+        bulk_load_box(stage, weights, barrier, 0, step / 2, tile * tile_columns);
     }
     __device__ __forceinline__ void load_x(std::uint32_t stage, std::uint32_t step,
                                            std::uint32_t barrier) const {
         bulk_load_box(stage + kBulkPlainStageBytes, x, barrier, 0, 0, step);
     }
     __device__ __forceinline__ void prefetch(std::uint32_t tile, std::uint32_t step) const {
-        bulk_prefetch_box(weights, 0, step / 2, tile * 32);
+        bulk_prefetch_box(weights, 0, step / 2, tile * tile_columns);
     }
     struct Place {
         std::uint32_t data;
@@ -220,6 +224,7 @@ struct ColumnsSource {
                             : uint4{w.w, w.x, w.y, w.z};
         });
     }
+    __device__ __forceinline__ static constexpr std::uint32_t columns() { return 16 * kColumnGroups; }
     __device__ __forceinline__ float of_row(std::uint32_t, float sum) const { return sum; }
     __device__ __forceinline__ float factor(std::uint32_t) const { return 1; }
     __device__ __forceinline__ void load_weights(std::uint32_t stage, std::uint32_t tile, std::uint32_t step,

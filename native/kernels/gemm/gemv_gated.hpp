@@ -14,7 +14,9 @@ struct GemvGatedParams {
     TensorMap weights;    // [n / 8][gate, up][8][k / 64][64], the box one of the first by 8 of k's
     GemmProblem problem;  // with the norm of a's rows, where they are held
     GluOp glu;
+    std::uint32_t columns;     // of 2 n that a block makes at a time: 16
     std::uint32_t prefetched;  // as in GemvBulkParams
+    std::uint32_t* turns;      // so too
 };
 
 // X(T, type, form, rows / 8, units of x that a warp holds)

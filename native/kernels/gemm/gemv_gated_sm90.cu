@@ -42,17 +42,17 @@ __device__ __forceinline__ void store_gated(const GemvGatedParams& params, std::
 
 }  // namespace
 
-#define GPK_X(T, type, form, tiles, held)                                                       \
-    extern "C" __global__ void __launch_bounds__(kBulkThreads, tiles == 1 && held <= 4 ? 2 : 1) \
-        gemv_gated_##type##_##form(const __grid_constant__ GemvGatedParams params) {            \
-        const GemmProblem& p = params.problem;                                                  \
-        gemv_bulk<GatedSource<T, held>, tiles>(                                                 \
-            GatedSource<T, held>(params), static_cast<std::uint32_t>(p.m),                      \
-            static_cast<std::uint32_t>(2 * p.n), BulkStart{p.b_settled, params.prefetched},     \
-            [](std::uint32_t, std::uint32_t) { return 0.0f; },                                  \
-            [&](std::uint32_t row, std::uint32_t column, float sum, float) {                    \
-                store_gated<T>(params, row, column, sum);                                       \
-            });                                                                                 \
+#define GPK_X(T, type, form, tiles, held)                                                                 \
+    extern "C" __global__ void __launch_bounds__(kBulkThreads, tiles == 1 && held <= 4 ? 2 : 1)           \
+        gemv_gated_##type##_##form(const __grid_constant__ GemvGatedParams params) {                      \
+        const GemmProblem& p = params.problem;                                                            \
+        gemv_bulk<GatedSource<T, held>, tiles>(                                                           \
+            GatedSource<T, held>(params), static_cast<std::uint32_t>(p.m),                                \
+            static_cast<std::uint32_t>(2 * p.n), BulkStart{p.b_settled, params.prefetched, params.turns}, \
+            [](std::uint32_t, std::uint32_t) { return 0.0f; },                                            \
+            [&](std::uint32_t row, std::uint32_t column, float sum, float) {                              \
+                store_gated<T>(params, row, column, sum);                                                 \
+            });                                                                                           \
     }
 GPK_GEMV_GATED(GPK_X)
 #undef GPK_X
