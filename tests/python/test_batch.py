@@ -22,6 +22,23 @@ def test_texts_are_those_that_the_model_writes_alone(model):
         assert model.generate_batch(PROMPTS, max_tokens=12, max_sequences=at_once) == alone
 
 
+def test_texts_know_how_they_came_about(model):
+    first = model.generate(PROMPTS[0], max_tokens=20)
+    for how in (
+        {"max_tokens": 5},
+        {"max_tokens": 20, "stop": first[5:8]},
+        {"stop_tokens": first.tokens[3:4]},
+    ):
+        texts = model.generate_batch(PROMPTS[:3], logprobs=2, **how)
+        for text, prompt in zip(texts, PROMPTS[:3], strict=True):
+            alone = model.generate(prompt, logprobs=2, **how)
+            assert (text, text.tokens, text.finish_reason) == (alone, alone.tokens, alone.finish_reason)
+            assert text.stats["generated_tokens"] == alone.stats["generated_tokens"] == len(text.tokens)
+            assert [each.token for each in text.logprobs] == alone.tokens
+            for mine, other in zip(text.logprobs, alone.logprobs, strict=True):
+                assert mine.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
 def test_stop_strings_end_a_text_and_free_its_place(model):
     whole = model.generate(PROMPTS[0], max_tokens=20)
     stop = whole[5:8]

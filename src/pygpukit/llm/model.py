@@ -14,7 +14,7 @@ from .. import _native, io, pull
 from .._native import Array, Device, DType, FileFormatError, InvalidTypeError, InvalidValueError
 from . import chat, choice, progress
 from . import tokenizer as tokenizers
-from .batch import Batch
+from .batch import Batch, BatchPiece
 from .choice import TokenLogprobs
 from .text import StopFilter, TextDecoder, stop_strings
 from .tokenizer import Tokenizer
@@ -243,6 +243,15 @@ def _whole(stream: TextStream) -> GeneratedText:
     return text
 
 
+def _joined(pieces: Sequence[BatchPiece]) -> GeneratedText:
+    text = GeneratedText("".join(each.piece for each in pieces))
+    text.tokens = [each.token for each in pieces if each.token is not None]
+    text.logprobs = [each.logprobs for each in pieces if each.logprobs is not None]
+    text.finish_reason = pieces[-1].finish_reason if pieces else None
+    text.stats = {"generated_tokens": float(len(text.tokens))}
+    return text
+
+
 class LanguageModel:
     """A model with its tokenizer and one context: it writes one text at a time."""
 
@@ -433,8 +442,11 @@ class LanguageModel:
 
     def generate_batch(
         self, prompts: Sequence[str | Sequence[int]], *, max_sequences: int = 8, **arguments: Any
-    ) -> list[str]:
-        """The texts that go on with several prompts, max_sequences at a time. Arguments as in Batch.add."""
+    ) -> list[GeneratedText]:
+        """The texts that go on with several prompts, max_sequences at a time. Arguments as in Batch.add.
+
+        The only figure of their stats is generated_tokens: the time is that of all.
+        """
         if isinstance(prompts, str) or not isinstance(prompts, Sequence):
             raise InvalidTypeError(
                 f"generate_batch: argument 'prompts': expected several, got {type(prompts).__name__}"
@@ -447,11 +459,11 @@ class LanguageModel:
                 f"generate_batch: argument 'max_sequences': expected at least 1, got {most}"
             )
         batch = self.batch(max(1, min(most, len(prompts))))
-        texts = {batch.add(prompt, **arguments): "" for prompt in prompts}
+        pieces: dict[int, list[BatchPiece]] = {batch.add(prompt, **arguments): [] for prompt in prompts}
         while len(batch) > 0:
             for each in batch.step():
-                texts[each.text] += each.piece
-        return list(texts.values())
+                pieces[each.text].append(each)
+        return [_joined(of_text) for of_text in pieces.values()]
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
         """The token ids of a conversation, up to where the model's answer begins."""
