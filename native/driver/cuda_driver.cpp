@@ -489,13 +489,15 @@ FunctionHandle CudaDriver::function(const KernelDef& def) {
                           str("the image has no kernel '", def.name, "'"));
     }
     if (code != CUDA_SUCCESS) fail(api_, "cuModuleGetFunction", code);
-    std::size_t shared_bytes = def.max_shared_bytes;
-    if (def.max_shared_bytes == kAllSharedBytes) {
-        const int own = function_attribute(loaded->function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES);
-        shared_bytes = info_.shared_bytes_per_block -
-                       std::min(info_.shared_bytes_per_block, static_cast<std::size_t>(own));
+    std::size_t shared_bytes = def.max_shared_bytes, own = 0;
+    if (shared_bytes > 0) {
+        own = static_cast<std::size_t>(
+            function_attribute(loaded->function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES));
     }
-    if (shared_bytes > kSharedBytesWithoutOptIn) {
+    if (def.max_shared_bytes == kAllSharedBytes) {
+        shared_bytes = info_.shared_bytes_per_block - std::min(info_.shared_bytes_per_block, own);
+    }
+    if (shared_bytes + own > kSharedBytesWithoutOptIn) {  // what is static counts too
         GPK_CALL(cuFuncSetAttribute, loaded->function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
                  static_cast<int>(shared_bytes));
     }

@@ -454,9 +454,13 @@ TEST_F(CudaDriverTest, ImagesThatCannotRun) {
 
 TEST_F(CudaDriverTest, LargeSharedMemoryIsOptedIn) {
     const auto gpu = driver();
-    def.max_shared_bytes = 48 * 1024;
+    def.max_shared_bytes = 48 * 1024 - 7;
     gpu->function(def);
     EXPECT_EQ(state.shared_opt_in, 0);
+    def.name = "large with its 7 static bytes";
+    def.max_shared_bytes = 48 * 1024;
+    gpu->function(def);
+    EXPECT_EQ(state.shared_opt_in, 48 * 1024);
     def.name = "large";
     def.max_shared_bytes = 200 * 1024;
     gpu->function(def);
