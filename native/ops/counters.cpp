@@ -39,7 +39,7 @@ Array zero_counters(Device& device, std::int64_t count) {
     if (const auto known = std::dynamic_pointer_cast<GraphCounters>(graph->resource(&kKey))) {
         if (known->array().size() >= count) return known->array();
     }
-    constexpr std::int64_t kLeast = 4096;  // so that a larger call later seldom needs others
+    constexpr std::int64_t kLeast = 1 << 17;  // what attention hands on too, so that others are seldom needed
     Array zeros = zeros_of(device, std::max(count, kLeast));
     graph->resource(&kKey) = std::make_shared<GraphCounters>(zeros);
     return zeros;

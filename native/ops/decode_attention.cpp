@@ -24,18 +24,17 @@ std::int64_t splits_of(Device& device, AttentionDecodeParams p, const DecodeVari
     if (as_alone) p.batch = 1;
     const std::int64_t blocks =
         std::int64_t{variant.blocks_per_multiprocessor} * current_stream(device)->multiprocessors();
-    const std::int64_t least = kernels::decode_least_keys(p.d), useful = (p.capacity + least - 1) / least;
+    constexpr std::int64_t kLeast = kernels::kDecodeLeastKeys;
+    const std::int64_t useful =
+        p.capacity <= kernels::decode_alone(p.d) ? 1 : (p.capacity + kLeast - 1) / kLeast;
     return std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(tiles_of(p, variant.rows) * p.batch, 1),
                                     1, std::clamp<std::int64_t>(useful, 1, kernels::kDecodeMaxSplits));
 }
 
-std::int64_t rows_of(const AttentionDecodeParams& p) { return std::int64_t{p.batch} * p.tokens * p.heads; }
-
-// Zero before and after a call.
-std::int64_t counters_of(const AttentionDecodeParams& p) { return (rows_of(p) + 3) / 4 * 4; }
-
-// float32 words of device memory that a call's partial results take.
-std::int64_t words_of(const AttentionDecodeParams& p) { return rows_of(p) * p.splits * (p.d + 2) + 3; }
+// Words that a call's partial results take: see parts_of() in decode_split.cuh.
+std::int64_t words_of(const AttentionDecodeParams& p) {
+    return std::int64_t{p.batch} * p.tokens * p.heads * p.splits * (p.d + 2) + 3;
+}
 
 bool in_pieces(const Array& x) {
     const auto size = static_cast<std::int64_t>(itemsize(x.dtype()));
@@ -46,13 +45,13 @@ bool in_pieces(const Array& x) {
     return true;
 }
 
-// Small blocks, two of a multiprocessor, are for many sequences: they leave room for the next kernel's.
+// Small blocks, two of a multiprocessor, are for more than there are multiprocessors.
 const DecodeVariant& choose(const AttentionDecodeParams& p, DType dtype, DType stored, bool as_alone,
                             int multiprocessors) {
     const auto rows = kernels::attention_decode(dtype, stored);
     for (const DecodeVariant& row : rows) {
         if (p.d > row.max_d || (row.needs_16_bytes && !p.vectorized)) continue;
-        const bool many = !as_alone && 8 * p.batch * tiles_of(p, row.rows) > multiprocessors;
+        const bool many = !as_alone && p.batch * tiles_of(p, row.rows) > multiprocessors;
         if (row.needs_16_bytes && row.blocks_per_multiprocessor > 1 &&
             (!many || p.tokens * (p.heads / p.kv_heads) > row.rows)) {
             continue;
@@ -96,17 +95,15 @@ bool launch_decode(const DecodeCall& call) {
                  static_cast<std::uint32_t>(p.batch)},
         .block = {static_cast<std::uint32_t>(variant.threads)},
         .shared_bytes = static_cast<std::uint32_t>(variant.shared_bytes)};
-    Array partial = call.out, counts = call.out;
+    Array partial = call.out;
     if (p.splits > 1) {
-        partial = Array::empty(device, {words_of(p)}, DType::float32);
-        counts = zero_counters(device, counters_of(p));
-        p.counters = counts.as<std::uint32_t>();
+        partial = zero_counters(device, words_of(p));
         p.partial = partial.as<float>();
     }
     const Array &keys = appends ? call.keys : call.out, &values = appends ? call.values : call.out;
-    with_storages(
-        call.reads, call.more_reads, {&call.out, &partial, &counts, &keys, &values},
-        [&](Stream& stream) { device.launcher().launch(stream, *variant.kernel, config, p, call.cost); });
+    with_storages(call.reads, call.more_reads, {&call.out, &partial, &keys, &values}, [&](Stream& stream) {
+        device.launcher().launch(stream, *variant.kernel, config, p, call.cost);
+    });
     return true;
 }
 

@@ -142,9 +142,7 @@ void attention_decode_host(const AttentionDecodeParams& p) {
 const Kernel kPlain[] = {GPK_DECODE_PLAIN(X)};
 #undef X
 
-constexpr int mma_shared_bytes(int max_d, int rows, int threads) {
-    return threads / 32 * rows * decode_line(max_d) * 4;
-}
+constexpr int mma_shared_bytes(int max_d, int rows, int threads) { return threads / 32 * rows * max_d * 4; }
 
 #define MMA(suffix, T, stored, Stored, D, N, threads, image_name)                               \
     Kernel(KernelDef{.name = "attention_decode_" #suffix #stored "_d" #D "_r" #N "_t" #threads, \

@@ -192,22 +192,29 @@ __device__ __forceinline__ void decode(const AttentionDecodeParams& p) {
     }
     __syncthreads();
 
-    for (int i = threadIdx.x; i < G * p.d; i += kDecodeThreads) {
-        const int g = i / p.d, d = i % p.d, row = range.first_row + g, token = row / range.group;
+    for (int g = warp; g < G; g += kWarps) {
+        const int row = range.first_row + g, token = row / range.group;
         if (token >= p.tokens) break;
-        float common = -INFINITY, sum = 0, value = 0;
+        float common = -INFINITY, sum = 0, weight[kWarps];
 #pragma unroll
         for (int w = 0; w < kWarps; ++w) common = fmaxf(common, warp_highest[w][g]);
 #pragma unroll
         for (int w = 0; w < kWarps; ++w) {
-            const float weight = weight_of(warp_highest[w][g], common);
-            sum += weight * warp_sum[w][g];
-            value += weight * warp_acc[w][g][d];
+            weight[w] = weight_of(warp_highest[w][g], common);
+            sum += weight[w] * warp_sum[w][g];
         }
-        put<T>(p, range, token, range.kv_head * range.group + row - token * range.group, d, value, common,
-               sum);
+        const auto own = [&](int d) {
+            Vector<float, 4> x = {};
+#pragma unroll
+            for (int w = 0; w < kWarps; ++w) {
+#pragma unroll
+                for (int j = 0; j < 4; ++j) x.values[j] += weight[w] * warp_acc[w][g][d + j];
+            }
+            return x;
+        };
+        finish_row<T, 1>(p, range, token, range.kv_head * range.group + row - token * range.group, common,
+                         sum, own);
     }
-    if (range.active > 1) join_splits<T>(p, range, G);
 }
 
 }  // namespace

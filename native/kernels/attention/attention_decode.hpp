@@ -1,5 +1,5 @@
 // attention_decode: softmax(q k^T * scale) v of a few tokens over many keys, such as a cache whose length is
-// in device memory. One sequence's keys are spread over many blocks, and the last of them to finish joins
+// in device memory. One sequence's keys are spread over many blocks, and the one of its last keys joins
 // what all have (Dao et al. 2023, "Flash-Decoding"). The query heads that share a key/value head (Ainslie et
 // al. 2023, arXiv:2305.13245) are worked on together, so that its keys are read once. The softmax is computed
 // online in float32 (Milakov & Gimelshein 2018, arXiv:1805.02867).
@@ -47,10 +47,11 @@ struct AttentionDecodeParams {
     DecodeStrides q_at = {}, k_at = {}, v_at = {}, out_at = {};
     const std::int32_t* positions = nullptr;  // [batch]: of the first token; or null: `position` for all
     const std::int32_t* pages = nullptr;      // [batch, pages_of_sequence]: numbers of pages, or null
-    float* partial = nullptr;  // splits > 1: [batch, tokens, heads, splits, 2 + d], see decode_split.cuh
-    std::uint32_t* counters = nullptr;  // splits > 1: one for each grid.y and z, zero before and after
-    const float* slopes = nullptr;      // [heads]: slope * |key - place| is taken from the scores; or null
-    float scale = 1;                    // of the products; with float8 keys, their scale too
+    // splits > 1: [batch, tokens, heads, splits, 2 + d] and 3 words, zero before and after: see
+    // decode_split.cuh
+    float* partial = nullptr;
+    const float* slopes = nullptr;  // [heads]: slope * |key - place| is taken from the scores; or null
+    float scale = 1;                // of the products; with float8 keys, their scale too
     float value_scale = 1;
     float soft_cap = 0;  // scores become cap * tanh(score / cap), after the scale; 0: they stay
     std::int32_t batch = 0, tokens = 0;
@@ -68,10 +69,10 @@ struct AttentionDecodeParams {
 };
 
 inline constexpr std::int32_t kDecodeUnbounded = 1 << 29;
-// Fewest keys worth a block of their own: it has so many under way at once, and to join two costs about 2 us.
-GPK_HD constexpr std::int32_t decode_least_keys(std::int32_t d) {
-    return d <= 64 ? 256 : d <= 128 ? 192 : 128;
-}
+// So many keys one block reads alone, sooner than two could join what they found; beyond that, the fewest of
+// a block.
+GPK_HD constexpr std::int32_t decode_alone(std::int32_t d) { return d <= 64 ? 256 : d <= 128 ? 192 : 128; }
+inline constexpr std::int32_t kDecodeLeastKeys = 64;
 inline constexpr int kDecodeMaxSplits = 64;
 
 // Rows are the query heads of a key/value head for one token, then for the next. A block works on a tile of
@@ -98,9 +99,7 @@ inline constexpr int kDecodeThreads = 128;
     GPK_DECODE_PLAIN_OF(X, bf16, ::gpk::bfloat16)
 
 // On tensor cores: X(suffix, T, suffix of Stored, Stored, max_d, rows, threads, blocks of a multiprocessor,
-// times 16 keys that a warp has under way) Of shared memory, for one row of a warp, in floats. With float8
-// the products are of 128 elements at the least.
-GPK_HD constexpr int decode_line(int max_d) { return (max_d < 128 ? 128 : max_d) + 4; }
+// times 16 keys that a warp has under way)
 #define GPK_DECODE_MMA_OF(X, suffix, T)   \
     X(suffix, T, , T, 64, 8, 192, 2, 2)   \
     X(suffix, T, , T, 128, 8, 192, 2, 1)  \

@@ -9,69 +9,14 @@
 // A warp makes 16 keys at a time and asks for the next ones as soon as registers are free.
 #pragma once
 
-#include <type_traits>
-
 #include "kernels/attention/attention_decode.hpp"
+#include "kernels/attention/decode_pieces.cuh"
 #include "kernels/attention/decode_split.cuh"
 #include "kernels/attention/turn_head.cuh"
 #include "kernels/device.cuh"
 #include "kernels/overlap.cuh"
 
 namespace gpk::kernels {
-
-using Words = Vector<std::uint32_t, 4>;
-
-template <class T>
-__device__ __forceinline__ void multiply(float (&d)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                         std::uint32_t a3, std::uint32_t b0, std::uint32_t b1) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
-            "%9}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    } else {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%0, %1, %2, %3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    }
-}
-
-template <class T>
-__device__ __forceinline__ std::uint32_t pack(float low, float high) {
-    return static_cast<std::uint32_t>(T(low).bits) | static_cast<std::uint32_t>(T(high).bits) << 16;
-}
-__device__ __forceinline__ std::uint32_t transpose(std::uint32_t x) {
-    std::uint32_t y;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-// Two neighbouring e4m3 numbers in the low half of `bytes`, or the high half, as two of T.
-template <class T>
-__device__ __forceinline__ std::uint32_t widen(std::uint32_t bytes, int half) {
-    const auto two = static_cast<std::uint16_t>(bytes >> 16 * half);
-#if __CUDA_ARCH__ >= 890
-    std::uint32_t halves;
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(two));
-    if constexpr (std::is_same_v<T, float16>) return halves;
-    float16 low, high;
-    low.bits = static_cast<std::uint16_t>(halves);
-    high.bits = static_cast<std::uint16_t>(halves >> 16);
-    return pack<T>(float(low), float(high));
-#else
-    // The bits moved to their places are 2^-8 of the number as float16.
-    const std::uint32_t apart = __byte_perm(two, 0, 0x1404);  // in the high bytes
-    const std::uint32_t small = (apart & 0x80008000u) | ((apart >> 1) & 0x3f803f80u);
-    float16 low, high;
-    low.bits = static_cast<std::uint16_t>(small);
-    high.bits = static_cast<std::uint16_t>(small >> 16);
-    const auto number = [&](float16 x, std::uint32_t byte) {
-        return (byte & 0x7f) == 0x7f ? __uint_as_float(0x7fffffffu) : float(x) * 256;
-    };
-    return pack<T>(number(low, two & 0xff), number(high, two >> 8));
-#endif
-}
 
 // kTiles: of 8 columns, each a query head of a token. kSteps: times 16 keys that a warp has in registers.
 template <class T, class Stored, int kHeadDim, int kTiles, int kWarps, int kSteps>
@@ -92,23 +37,38 @@ struct Decode {
     Shared& shared;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     DecodeRange range;
+    // This lane's first piece of the first key and value of the sequence, or of page 0; of the first ones
+    // that the warp reads, but for pages; and of its column's query.
+    const Stored *keys, *values, *first_keys[2], *first_values[4];
+    const T* query_row[kTiles];
     bool keeps;  // the newest key, where it appends
     std::uint32_t query[kTiles][kKeepsQuery ? kKeyPieces : 1][kPer / 2];
     float acc[kTiles][kAccTiles][4], highest[kTiles][2], sum[kTiles][2];
-    Words key[kSteps][kKeyPieces][2], value[kSteps][kValuePieces][4];
+    Piece key[kSteps][kKeyPieces][2], value[kSteps][kValuePieces][4];
     int low[kTiles][2], high[kTiles][2];  // keys that the columns 2 t and 2 t + 1 of a tile see
 
-    __device__ __forceinline__ Decode(const AttentionDecodeParams& p, const DecodeRange& range,
-                                      Shared& shared)
-        : p(p),
-          shared(shared),
-          range(range),
-          keeps(position_of(p) == range.position && range.split_end == range.end) {
+    __device__ __forceinline__ Decode(const AttentionDecodeParams& p, Shared& shared)
+        : p(p), shared(shared) {}
+
+    // All that follows from where the keys are, once it is known, made here and now: before the wait for the
+    // kernel before, if it can be.
+    __device__ __forceinline__ void set(const DecodeRange& r, int position) {
+        range = r;
+        keeps = p.append.k != nullptr && position == range.position && range.split_end == range.end;
+        keys = static_cast<const Stored*>(p.keys) + range.kv_head * p.k_at.head + t * kPer;
+        values = static_cast<const Stored*>(p.values) + range.kv_head * p.v_at.head + g * kPer;
+        if (p.pages == nullptr) {
+            keys += range.batch * p.k_at.batch;
+            values += range.batch * p.v_at.batch;
+            find_first();
+        }
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
+            int token, head;
+            query_row[n] = column_of(n, g, token, head) ? query_of(token, head) : nullptr;
+            asm volatile("" : "+l"(query_row[n]));
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                int token, head;
                 const bool is_there = column_of(n, 2 * t + j, token, head);
                 const int at = range.position + token;
                 low[n][j] = is_there ? at - p.left : INT32_MAX;
@@ -116,18 +76,28 @@ struct Decode {
             }
         }
     }
+    __device__ __forceinline__ int first() const { return range.split_begin + warp * 16; }
+    __device__ __forceinline__ void find_first() {
+        find_keys(first(), first_keys);
+        find_values(first(), first_values);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            asm volatile("" : "+l"(first_values[i]));
+            if (i < 2) asm volatile("" : "+l"(first_keys[i]));
+        }
+    }
 
     // Column `column` of the tile `n`: which query head of which token, or none.
     __device__ __forceinline__ bool column_of(int n, int column, int& token, int& head) const {
         const int row = range.first_row + n * 8 + column;
-        token = row / range.group;
+        token = p.tokens == 1 ? row >= range.group : row / range.group;
         head = range.kv_head * range.group + row - token * range.group;
         return token < p.tokens;
     }
 
     // A load that is not kept from one round to the next.
-    static __device__ __forceinline__ Words load_again(const Words* from) {
-        Words words;
+    static __device__ __forceinline__ Piece load_again(const Piece* from) {
+        Piece words;
         asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(words.values[0]), "=r"(words.values[1]), "=r"(words.values[2]),
                        "=r"(words.values[3])
@@ -141,14 +111,15 @@ struct Decode {
     // The piece c of the query of this lane's column of tile n.
     __device__ __forceinline__ void load_query(int n, int c, std::uint32_t (&to)[kPer / 2]) const {
         int token, head;
-        const bool is_there = column_of(n, g, token, head);
-        const T* row = p.append.k != nullptr ? shared.queries[n * 8 + g] : query_of(token, head);
+        const bool appends = p.append.k != nullptr;
+        const bool is_there = appends ? column_of(n, g, token, head) : query_row[n] != nullptr;
+        const T* row = appends ? shared.queries[n * 8 + g] : query_row[n];
         const int first = c * 4 * kPer + t * kPer;
 #pragma unroll
         for (int i = 0; i < kPer / 8; ++i) {
-            Words words = {};
+            Piece words = {};
             if (is_there && first + 8 * i < p.d) {
-                const auto* from = reinterpret_cast<const Words*>(row + first + 8 * i);
+                const auto* from = reinterpret_cast<const Piece*>(row + first + 8 * i);
                 words = kKeepsQuery || p.append.k != nullptr ? *from : load_again(from);
             }
 #pragma unroll
@@ -156,57 +127,84 @@ struct Decode {
         }
     }
 
+    __device__ __forceinline__ void load_queries() {
+        if constexpr (kKeepsQuery) {
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+                for (int c = 0; c < kKeyPieces; ++c) load_query(n, c, query[n][c]);
+            }
+        }
+    }
+
     // Where a key of the sequence lies; past the end the last one, whose score is discarded.
     __device__ __forceinline__ std::int64_t place(const DecodeStrides& at, int index) const {
         index = min(index, range.end - 1);
-        if (p.pages == nullptr) return range.batch * at.batch + index * at.token;
+        if (p.pages == nullptr) return index * at.token;
         const int page = index / p.page_tokens;
         const int number = p.pages[range.batch * p.pages_of_sequence + page];
         return min(max(number, 0), p.page_count - 1) * at.batch + (index - page * p.page_tokens) * at.token;
     }
-    __device__ __forceinline__ Words read(const void* from, std::int64_t at, int element) const {
-        Words words = {};
-        if (element < p.d) {
-            const auto* source =
-                reinterpret_cast<const Words*>(static_cast<const Stored*>(from) + at + element);
+    static __device__ __forceinline__ Piece read(const Stored* from, bool is_there) {
+        Piece piece = {};
+        if (is_there) {
             asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(words.values[0]), "=r"(words.values[1]), "=r"(words.values[2]),
-                           "=r"(words.values[3])
-                         : "l"(source));
+                         : "=r"(piece.values[0]), "=r"(piece.values[1]), "=r"(piece.values[2]),
+                           "=r"(piece.values[3])
+                         : "l"(from));
         }
-        return words;
+        return piece;
     }
-    __device__ __forceinline__ void load_keys(int slot, int first) {
+    __device__ __forceinline__ void find_keys(int first, const Stored* (&rows)[2]) const {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) rows[i] = keys + place(p.k_at, first + g + 8 * i);
+    }
+    __device__ __forceinline__ void find_values(int first, const Stored* (&rows)[4]) const {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) rows[i] = values + place(p.v_at, first + 2 * t + i % 2 + i / 2 * 8);
+    }
+    __device__ __forceinline__ void load_keys(int slot, const Stored* const (&rows)[2]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const std::int64_t at = place(p.k_at, first + g + 8 * i) + range.kv_head * p.k_at.head;
 #pragma unroll
-            for (int c = 0; c < kKeyPieces; ++c) key[slot][c][i] = read(p.keys, at, c * 4 * kPer + t * kPer);
+            for (int c = 0; c < kKeyPieces; ++c) {
+                key[slot][c][i] = read(rows[i] + c * 4 * kPer, c * 4 * kPer + t * kPer < p.d);
+            }
         }
     }
-    __device__ __forceinline__ void load_values(int slot, int first) {
+    __device__ __forceinline__ void load_values(int slot, const Stored* const (&rows)[4]) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const std::int64_t at =
-                place(p.v_at, first + 2 * t + i % 2 + i / 2 * 8) + range.kv_head * p.v_at.head;
 #pragma unroll
-            for (int c = 0; c < kValuePieces; ++c)
-                value[slot][c][i] = read(p.values, at, c * 8 * kPer + g * kPer);
+            for (int c = 0; c < kValuePieces; ++c) {
+                value[slot][c][i] = read(rows[i] + c * 8 * kPer, c * 8 * kPer + g * kPer < p.d);
+            }
         }
+    }
+    __device__ __forceinline__ void load_keys(int slot, int first) {
+        const Stored* rows[2];
+        find_keys(first, rows);
+        load_keys(slot, rows);
+    }
+    __device__ __forceinline__ void load_values(int slot, int first) {
+        const Stored* rows[4];
+        find_values(first, rows);
+        load_values(slot, rows);
     }
 
     // Two words of a key's piece: elements 4 i .. 4 i + 3.
-    __device__ __forceinline__ std::uint32_t key_pair(const Words& piece, int i) const {
+    __device__ __forceinline__ std::uint32_t key_pair(const Piece& piece, int i) const {
         if constexpr (!kNarrow) return piece.values[i];
         return widen<T>(piece.values[i / 2], i % 2);
     }
 
     // scores[n]: keys g and g + 8 of the tile's columns 2 t and 2 t + 1.
     __device__ __forceinline__ void multiply_keys(int slot, float (&scores)[kTiles][4]) {
+        float others[kTiles][4];  // two sums, since each product waits for the one before
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) scores[n][i] = 0;
+            for (int i = 0; i < 4; ++i) scores[n][i] = others[n][i] = 0;
         }
 #pragma unroll
         for (int c = 0; c < kKeyPieces; ++c) {
@@ -222,9 +220,15 @@ struct Decode {
                                     a3 = key_pair(key[slot][c][1], i + 1);
 #pragma unroll
                 for (int n = 0; n < kTiles; ++n) {
-                    multiply<T>(scores[n], a0, a1, a2, a3, query[n][at][i], query[n][at][i + 1]);
+                    multiply<T>(i % 4 == 0 ? scores[n] : others[n], a0, a1, a2, a3, query[n][at][i],
+                                query[n][at][i + 1]);
                 }
             }
+        }
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) scores[n][i] += others[n][i];
         }
     }
 
@@ -262,7 +266,28 @@ struct Decode {
 
     // The scores become weights, in powers of two.
     __device__ __forceinline__ void softmax(float (&scores)[kTiles][4], int first) {
-        const bool all_seen = first >= range.low_of_last && first + 16 <= range.end_of_first;
+        const auto each = [&](auto body) {  // keys g and g + 8 of each column
+#pragma unroll
+            for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) body(scores[n][i], n, i % 2, first + g + i / 2 * 8);
+            }
+        };
+        if (p.has_options) {
+            each([&](float& x, int n, int j, int index) {
+                int token, head;
+                if (!column_of(n, 2 * t + j, token, head)) return;
+                x = with_options(p, x, head, index - range.position - token) * kLog2E;
+            });
+        } else {
+            const float scale = p.scale * kLog2E;
+            each([&](float& x, int, int, int) { x *= scale; });
+        }
+        if (first < range.low_of_last || first + 16 > range.end_of_first) {
+            each([&](float& x, int n, int j, int index) {
+                if (index < low[n][j] || index > high[n][j]) x = -INFINITY;
+            });
+        }
         bool changed = false;
         float keep[kTiles][2];
 #pragma unroll
@@ -270,8 +295,6 @@ struct Decode {
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
                 float &low = scores[n][j], &high = scores[n][2 + j];
-                low = change(low, n, j, first + g, all_seen);
-                high = change(high, n, j, first + g + 8, all_seen);
                 float top = fmaxf(low, high);
 #pragma unroll
                 for (int step = 4; step < 32; step *= 2) {
@@ -280,10 +303,10 @@ struct Decode {
                 top = fmaxf(top, highest[n][j]);
                 changed |= top != highest[n][j];
                 const float base = top == -INFINITY ? 0.0f : top;
-                keep[n][j] = exp2f(highest[n][j] - base);
+                keep[n][j] = power_of_two(highest[n][j] - base);
                 highest[n][j] = top;
-                low = exp2f(low - base);
-                high = exp2f(high - base);
+                low = power_of_two(low - base);
+                high = power_of_two(high - base);
                 sum[n][j] = sum[n][j] * keep[n][j] + low + high;
             }
         }
@@ -296,17 +319,6 @@ struct Decode {
                 for (int i = 0; i < 4; ++i) acc[n][tile][i] *= keep[n][i % 2];
             }
         }
-    }
-    __device__ __forceinline__ float change(float x, int n, int j, int index, bool all_seen) const {
-        if (p.has_options) {
-            int token, head;
-            if (column_of(n, 2 * t + j, token, head)) {
-                x = with_options(p, x, head, index - range.position - token) * kLog2E;
-            }
-        } else {
-            x *= p.scale * kLog2E;
-        }
-        return all_seen || (index >= low[n][j] && index <= high[n][j]) ? x : -INFINITY;
     }
 
     // What is appended, from before the keys are known: the queries of this block to shared memory; and by
@@ -364,8 +376,8 @@ struct Decode {
     // it be.
     __device__ __forceinline__ void take_newest(int slot, int first) {
         const auto newest = [&](int row, int element) {
-            Words words = {};
-            if (element < p.d) words = *reinterpret_cast<const Words*>(&shared.newest[row][element]);
+            Piece words = {};
+            if (element < p.d) words = *reinterpret_cast<const Piece*>(&shared.newest[row][element]);
             return words;
         };
 #pragma unroll
@@ -382,21 +394,30 @@ struct Decode {
         }
     }
 
-    __device__ __forceinline__ void load_first(int first, int stride) {
+    __device__ __forceinline__ void load_first(int stride) {
+        if (first() >= range.split_end) return;
+        if (p.pages != nullptr) find_first();
+        load_keys(0, first_keys);
+        load_values(0, first_values);
 #pragma unroll
-        for (int slot = 0; slot < kSteps; ++slot) {
-            if (first + slot * stride >= range.split_end) break;
-            load_keys(slot, first + slot * stride);
-            load_values(slot, first + slot * stride);
+        for (int slot = 1; slot < kSteps; ++slot) {
+            if (first() + slot * stride >= range.split_end) break;
+            load_keys(slot, first() + slot * stride);
+            load_values(slot, first() + slot * stride);
         }
     }
 
     __device__ __forceinline__ void run(Turn& turning, const Part& own) {
+        if (p.append.k != nullptr || first() < range.split_end) attend(turning, own);
+        join_warps();
+    }
+    __device__ __forceinline__ void attend(Turn& turning, const Part& own) {
         constexpr int kStride = 16 * kWarps;
-        int first = range.split_begin + warp * 16;
         const bool appends = p.append.k != nullptr;
         if (appends && !kKeepsQuery) append(turning, own);  // no registers for both
-        load_first(first, kStride);
+        if (!appends) load_queries();                       // before the keys, behind which they would wait
+        load_first(kStride);
+        int first = this->first();
         if (appends && kKeepsQuery) {
             append(turning, own);
 #pragma unroll
@@ -404,13 +425,7 @@ struct Decode {
                 const int here = first + slot * kStride;
                 if (keeps && here < range.split_end && here + 16 > range.position) take_newest(slot, here);
             }
-        }
-        if constexpr (kKeepsQuery) {
-#pragma unroll
-            for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-                for (int c = 0; c < kKeyPieces; ++c) load_query(n, c, query[n][c]);
-            }
+            load_queries();
         }
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
@@ -455,63 +470,72 @@ struct Decode {
                 }
             }
         }
-        join_warps();
     }
 
-    static __device__ __forceinline__ int place_of(int d) {
-        const int c = d / (8 * kPer), rest = d % (8 * kPer), inside = rest % kPer;
-        return (c * (kPer / 2) + inside / 2) * 16 + rest / kPer * 2 + inside % 2;
+    // Where element d of a column lies, so that neither a warp's stores of pairs nor its reading of whole
+    // lines in fours meet a bank twice.
+    static __device__ __forceinline__ int place_of(int column, int d) {
+        return d ^ (column / 2 % 4 * 2) ^ (kNarrow ? (d / 32 % 2) * 8 : 0);
     }
 
-    // The warps' results, which are of different keys, to one in shared memory, and on from there.
+    // The warps' results, which are of different keys, to one, and on from there.
     __device__ __forceinline__ void join_warps() {
         constexpr int kColumns = 8 * kTiles;
         __shared__ float tops[kWarps][kColumns], sums[kWarps][kColumns];
-        // [kWarps][kColumns][kLine], element d at place_of(d): a warp's stores of 8 bytes meet every bank
-        // once.
-        extern __shared__ __align__(16) float values[];
-        constexpr int kLine = decode_line(kHeadDim);
+        extern __shared__ __align__(16) float values[];  // [kWarps][kColumns][kHeadDim]
+        const int warps = min((range.split_end - range.split_begin + 15) / 16, kWarps);  // that had keys
+        if (warp < warps) {
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
+            for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-            for (int j = 0; j < 2; ++j) {
-                const int column = n * 8 + 2 * t + j;
-                if (g == 0) {
-                    tops[warp][column] = highest[n][j];
-                    sums[warp][column] = sum[n][j];
-                }
+                for (int j = 0; j < 2; ++j) {
+                    const int column = n * 8 + 2 * t + j;
+                    int token, head;
+                    if (!column_of(n, 2 * t + j, token, head)) continue;
+                    if (g == 0) {
+                        tops[warp][column] = highest[n][j];
+                        sums[warp][column] = sum[n][j];
+                    }
+                    float* const line = values + (warp * kColumns + column) * kHeadDim;
 #pragma unroll
-                for (int tile = 0; tile < kAccTiles; ++tile) {
-                    if (d_of(tile) >= kHeadDim) continue;
-                    float* at = values + (warp * kColumns + column) * kLine + tile * 16 + g * 2;
-                    *reinterpret_cast<Vector<float, 2>*>(at) = {acc[n][tile][j], acc[n][tile][2 + j]};
+                    for (int tile = 0; tile < kAccTiles; ++tile) {
+                        if (d_of(tile) >= kHeadDim) continue;
+                        *reinterpret_cast<Vector<float, 2>*>(line + place_of(column, d_of(tile))) = {
+                            acc[n][tile][j], acc[n][tile][2 + j]};
+                    }
                 }
             }
         }
         __syncthreads();
+        // In loops, and a lane for each warp's total: instructions that run once cost more to bring than to
+        // do.
+        static_assert(kWarps <= 16);
+#pragma unroll 1
         for (int column = warp; column < kColumns; column += kWarps) {
             int token, head;
             if (!column_of(column / 8, column % 8, token, head)) continue;
-            float top = -INFINITY, total = 0;
+            const float own_top = lane < warps ? tops[lane][column] : -INFINITY;
+            const float top = warp_max(own_top);
+            const float weight = power_of_two(own_top - (top == -INFINITY ? 0.0f : top));
+            float total = lane < warps ? weight * sums[lane][column] : 0.0f;
 #pragma unroll
-            for (int w = 0; w < kWarps; ++w) top = fmaxf(top, tops[w][column]);
-            const float base = top == -INFINITY ? 0.0f : top;
-            float weight[kWarps];
+            for (int step = 8; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
+            total = __shfl_sync(0xffffffffu, total, 0);
+            const auto own = [&](int d) {
+                Vector<float, 4> x = {};
+                const int at = place_of(column, min(d, kHeadDim - 4));
+                const float* line = values + column * kHeadDim + at / 4 * 4;
+#pragma unroll 4
+                for (int w = 0; w < warps; ++w, line += kColumns * kHeadDim) {
+                    const auto part = *reinterpret_cast<const Vector<float, 4>*>(line);
+                    const float share = __shfl_sync(0xffffffffu, weight, w);
 #pragma unroll
-            for (int w = 0; w < kWarps; ++w) {
-                weight[w] = exp2f(tops[w][column] - base);
-                total += weight[w] * sums[w][column];
-            }
-            for (int d = lane; d < p.d; d += 32) {
-                float x = 0;
-#pragma unroll
-                for (int w = 0; w < kWarps; ++w) {
-                    x += weight[w] * values[(w * kColumns + column) * kLine + place_of(d)];
+                    for (int j = 0; j < 4; ++j) x.values[j] += share * part.values[j];
                 }
-                put<T>(p, range, token, head, d, x, top, total);
-            }
+                return at % 4 == 0 ? x : Vector<float, 4>{x.values[2], x.values[3], x.values[0], x.values[1]};
+            };
+            finish_row<T, 4>(p, range, token, head, top, total, own);
         }
-        if (range.active > 1) join_splits<T>(p, range, kColumns);
     }
 };
 
@@ -520,11 +544,16 @@ __device__ __forceinline__ void decode_mma(const AttentionDecodeParams& p) {
     using Work = Decode<T, Stored, kHeadDim, kTiles, kWarps, kSteps>;
     __shared__ typename Work::Shared shared;
     const bool appends = p.append.k != nullptr;
-    if (!appends) prefetch_keys(p, 8 * kTiles, sizeof(Stored));  // else they come beside the queries
     const DecodeRange place = decode_place(p, 8 * kTiles);
-    wait_for_predecessor();
-    launch_dependents();
-    const int position = position_of(p);
+    Work work(p, shared);
+    int position = 0;
+    if (appends) {
+        wait_for_predecessor();
+        launch_dependents();
+        position = position_of(p);
+    } else if (p.positions != nullptr) {
+        position = __ldcg(p.positions + blockIdx.z);  // a hint
+    }
     // Before the position is known.
     typename Work::Turn turning(p.append.rope, appends ? p.d : 0);
     typename Work::Part own;
@@ -533,8 +562,20 @@ __device__ __forceinline__ void decode_mma(const AttentionDecodeParams& p) {
         const T* const x = row < Work::kAppended ? Work::appended(p, place, row) : nullptr;
         if (x != nullptr) own = turning.load(x);
     }
-    const DecodeRange range = with_keys(p, place, 8 * kTiles, position);
-    if (range.split < range.active) Work(p, range, shared).run(turning, own);
+#pragma unroll 1
+    for (bool waited = appends;;) {
+        const DecodeRange range = with_keys(p, place, 8 * kTiles, position);
+        work.set(range, position);
+        if (waited) break;
+        prefetch_keys(p, range, sizeof(Stored));  // else they come beside the queries
+        wait_for_predecessor();
+        launch_dependents();
+        waited = true;
+        const int known = position_of(p);
+        if (known == position) break;
+        position = known;
+    }
+    if (work.range.split < work.range.active) work.run(turning, own);
 }
 
 }  // namespace gpk::kernels
