@@ -18,8 +18,7 @@ bool serves(const ModelWeights& weights) {
     };
     return a.norm == NormKind::rms && a.gated && !a.post_norms && !a.scaled_embedding &&
            !a.learned_positions && c.ropes.size() == 1 && c.attention_soft_cap == 0 &&
-           c.logits_soft_cap == 0 && weights.embedding.defined() && whole(weights.lm_head) &&
-           !weights.lm_head.bias.defined() &&
+           c.logits_soft_cap == 0 && whole(weights.lm_head) && !weights.lm_head.bias.defined() &&
            std::all_of(weights.layers.begin(), weights.layers.end(), [&](const ModelLayer& layer) {
                return !layer.experts.router.defined() && whole(layer.qkv) && whole(layer.out) &&
                       whole(layer.gate_up) && whole(layer.down);
@@ -39,6 +38,7 @@ std::unique_ptr<ops::DecodeStep> whole_step(const ModelWeights& weights, const s
     const ModelConfig& c = weights.config;
     ops::DecodeStepModel model;
     model.embedding = weights.embedding;
+    model.embedding_codes = weights.embedding_codes;
     model.final_norm = weights.final_norm.weight;
     model.head = weights.lm_head.weight;
     model.head_codes = codes_of(weights.lm_head);

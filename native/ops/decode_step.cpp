@@ -65,6 +65,14 @@ bool has_codes(const std::optional<QuantizedWeight>& w, std::int64_t n, std::int
            w->k == k && !w->columns.defined();
 }
 
+// Of the embedding.
+struct Table {
+    std::int64_t vocab, hidden;
+    explicit Table(const DecodeStepModel& m)
+        : vocab(m.embedding_codes ? m.embedding_codes->n : m.embedding.shape()[0]),
+          hidden(m.embedding_codes ? m.embedding_codes->k : m.embedding.shape()[1]) {}
+};
+
 bool is_quantized(const DecodeStepModel& m) { return !m.layers.empty() && m.layers[0].qkv_codes.has_value(); }
 
 // The kernel for all codes of the model.
@@ -88,8 +96,8 @@ std::optional<kernels::DecodeForm> form_of(const DecodeStepModel& m) {
 }
 
 bool serves_layer(const DecodeStepModel& m, const DecodeStepArrays& layer) {
-    const DType dtype = m.embedding.dtype();
-    const std::int64_t hidden = m.embedding.shape()[1], d = m.head_dim, of_heads = m.heads * d;
+    const DType dtype = m.final_norm.dtype();
+    const std::int64_t hidden = Table(m).hidden, d = m.head_dim, of_heads = m.heads * d;
     const std::int64_t qkv = of_heads + 2 * m.kv_heads * d;
     const auto has = [&](const Array& array, const Dims& shape) { return has_shape(array, shape, dtype); };
     const auto may = [&](const Array& array, std::int64_t n) { return !array.defined() || has(array, {n}); };
@@ -120,21 +128,24 @@ std::int64_t slots_of(const Device& device, const DecodeStepParams& p) {
 }
 
 bool serves(const DecodeStepModel& m) {
-    const Array& e = m.embedding;
-    if (!e.defined() || e.rank() != 2 || m.layers.empty()) return false;
-    const Kernel* kernel = kernels::decode_step(e.dtype(), m.head_dim, form_of(m));
-    if (kernel == nullptr || !runs_sm90(*kernel, e.device().info().sm)) return false;
-    const std::int64_t vocab = e.shape()[0], hidden = e.shape()[1];
+    const bool table = m.embedding_codes || (m.embedding.defined() && m.embedding.rank() == 2);
+    if (!table || !m.final_norm.defined() || m.layers.empty()) return false;
+    const DType dtype = m.final_norm.dtype();
+    const Kernel* kernel = kernels::decode_step(dtype, m.head_dim, form_of(m));
+    if (kernel == nullptr || !runs_sm90(*kernel, m.final_norm.device().info().sm)) return false;
+    const auto [vocab, hidden] = Table(m);
     constexpr std::int64_t kMostIntermediate = 1 << 16;
     const bool sizes = hidden % kUnit == 0 && hidden > 0 && hidden <= kernels::kDecodeStepMostHidden &&
                        m.intermediate % kUnit == 0 && m.intermediate > 0 &&
                        m.intermediate <= kMostIntermediate && m.kv_heads > 0 && m.heads % m.kv_heads == 0 &&
                        m.heads > 0 && m.heads <= kMostHeads && m.num_tokens > 0 && m.num_tokens <= vocab &&
                        vocab <= INT32_MAX;
-    if (!sizes || !has_shape(e, {vocab, hidden}, e.dtype()) ||
-        !(m.head_codes ? is_quantized(m) && has_codes(m.head_codes, vocab, hidden)
-                       : has_shape(m.head, {vocab, hidden}, e.dtype())) ||
-        !has_shape(m.final_norm, {hidden}, e.dtype()) ||
+    const auto is_table = [&](const Array& array, const std::optional<QuantizedWeight>& codes) {
+        return codes ? is_quantized(m) && has_codes(codes, vocab, hidden)
+                     : has_shape(array, {vocab, hidden}, dtype);
+    };
+    if (!sizes || !is_table(m.embedding, m.embedding_codes) || !is_table(m.head, m.head_codes) ||
+        !has_shape(m.final_norm, {hidden}, dtype) ||
         !has_shape(m.inv_freq, {m.head_dim / 2}, DType::float32)) {
         return false;
     }
@@ -155,19 +166,21 @@ std::unique_ptr<DecodeStep> DecodeStep::make(DecodeStepModel model) {
 
 DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params_() {
     const DecodeStepModel& m = model_;
-    Device& device = m.embedding.device();
-    kernel_ = kernels::decode_step(m.embedding.dtype(), m.head_dim, form_of(m));
+    Device& device = m.final_norm.device();
+    kernel_ = kernels::decode_step(m.final_norm.dtype(), m.head_dim, form_of(m));
     const auto narrow = [](std::int64_t value) { return static_cast<std::int32_t>(value); };
     DecodeStepParams& p = params_;
-    p.embedding = m.embedding.as<const void>();
+    p.embedding = (m.embedding_codes ? m.embedding_codes->data : m.embedding).as<const void>();
+    p.embedding_codes =
+        m.embedding_codes ? DecodeCodes::of(m.embedding_codes->layout()) : DecodeCodes::none();
     p.final_norm = m.final_norm.as<const void>();
     p.rope = {m.inv_freq.as<const float>(), narrow(m.head_dim / 2), static_cast<float>(m.rope_factor)};
     p.layer_count = narrow(std::ssize(m.layers));
-    p.hidden = narrow(m.embedding.shape()[1]);
+    p.hidden = narrow(Table(m).hidden);
     p.heads = narrow(m.heads);
     p.kv_heads = narrow(m.kv_heads);
     p.intermediate = narrow(m.intermediate);
-    p.vocab = narrow(m.embedding.shape()[0]);
+    p.vocab = narrow(Table(m).vocab);
     p.num_tokens = narrow(m.num_tokens);
     p.capacity = narrow(m.layers[0].keys.shape()[1]);
     p.norm_eps = static_cast<float>(m.norm_eps);
@@ -176,7 +189,14 @@ DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params
 
     std::vector<DecodeStepLayer> table;
     std::vector<DecodeLayerCodes> codes;
-    reads_ = {&m.embedding, &m.final_norm, &m.inv_freq, &layers_};
+    reads_ = {&m.final_norm, &m.inv_freq, &layers_};
+    if (m.embedding_codes) {
+        const QuantizedWeight& w = *m.embedding_codes;
+        for (const Array* array : {&w.data, &w.scales, &w.offsets})
+            if (array->defined()) reads_.push_back(array);
+    } else {
+        reads_.push_back(&m.embedding);
+    }
     const auto read = [&](const Array& array) {
         if (!array.defined()) return;
         reads_.push_back(&array);
@@ -232,7 +252,7 @@ DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params
 
 DecodeStep::State DecodeStep::state(int blocks) {
     if (const auto known = states_.find(blocks); known != states_.end()) return known->second;
-    Device& device = model_.embedding.device();
+    Device& device = model_.final_norm.device();
     const std::int64_t words =
         kernels::decode_exchange(params_, static_cast<int>(model_.head_dim), blocks).words;
     State state{Array::empty(device, {words}, DType::uint64), Array::empty(device, {blocks}, DType::uint32)};
@@ -257,7 +277,7 @@ void DecodeStep::run(const Array& token, const Array& position, const Array& log
     require_writable(kCall, "token", token);
     require_writable(kCall, "position", position);
     require_writable(kCall, "logits", logits);
-    const int blocks = std::max(current_stream(model_.embedding.device())->multiprocessors(), 1);
+    const int blocks = std::max(current_stream(model_.final_norm.device())->multiprocessors(), 1);
     const std::int64_t queries = kernels::kDecodeStepQueries;
     const std::int64_t tiles = (model_.heads / model_.kv_heads + queries - 1) / queries * model_.kv_heads;
     params_.max_splits = static_cast<std::int32_t>(std::clamp<std::int64_t>(blocks / tiles, 1, kMostSplits));
@@ -277,7 +297,7 @@ void DecodeStep::run(const Array& token, const Array& position, const Array& log
                               .block = {kernels::kDecodeStepThreads},
                               .shared_bytes = static_cast<std::uint32_t>(shared),
                               .cluster = 0};
-    const auto& stream = current_stream(model_.embedding.device());
+    const auto& stream = current_stream(model_.final_norm.device());
     const UseScope scope;
     for (const Array* array : reads_) array->storage()->before_read(stream);
     for (const Array* array : {&token, &position, &logits, &state.exchange, &state.epochs})

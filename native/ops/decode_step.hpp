@@ -30,8 +30,9 @@ struct DecodeStepArrays {
 };
 
 struct DecodeStepModel {
-    Array embedding, final_norm, head;          // [vocab, hidden], [hidden], [vocab, hidden]
-    std::optional<QuantizedWeight> head_codes;  // instead of the head, where the layers are quantised, too
+    Array embedding, final_norm, head;  // [vocab, hidden], [hidden], [vocab, hidden]
+    // Instead of the embedding and of the head, where the layers are quantised, too.
+    std::optional<QuantizedWeight> embedding_codes, head_codes;
     std::vector<DecodeStepArrays> layers;
     Array inv_freq;  // float32 [d / 2]: the rotation, and what its cosines and sines are multiplied by
     double rope_factor = 1;

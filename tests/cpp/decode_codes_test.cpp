@@ -43,9 +43,9 @@ QuantizedWeight random_codes(const Form& form, std::int64_t n, std::int64_t k, D
                         }});
 }
 
-// The model with matrices of random codes.
+// The model with matrices of random codes; `tied`: with a table of codes that is embedding and head.
 std::shared_ptr<const ModelWeights> coded(const ModelConfig& config, DType dtype, const Form& form,
-                                          bool head = false) {
+                                          bool head = false, std::optional<Form> tied = std::nullopt) {
     auto weights = std::make_shared<ModelWeights>(*weights_of(config, dtype));
     std::uint32_t seed = 100;
     const auto replace = [&](llm::Linear& linear) {
@@ -57,6 +57,11 @@ std::shared_ptr<const ModelWeights> coded(const ModelConfig& config, DType dtype
         for (llm::Linear* linear : {&layer.qkv, &layer.out, &layer.gate_up, &layer.down}) replace(*linear);
     }
     if (head) replace(weights->lm_head);
+    if (tied) {
+        weights->embedding_codes = random_codes(*tied, config.vocab_size, config.hidden_size, dtype, 77);
+        weights->lm_head.codes = {*weights->embedding_codes};
+        weights->embedding = weights->lm_head.weight = Array();
+    }
     return weights;
 }
 
@@ -105,6 +110,28 @@ TEST_P(DecodeCodesTest, GroupsAndOffsetsOfFiles) {
                              Form{QuantFormat::int4, 128, false}, Form{QuantFormat::int4, 128, true}}) {
         SCOPED_TRACE(testing::Message() << ops::name(form.format) << " " << form.group << form.offsets);
         compare(coded(odd, dtype(), form, form.group != 16), 4, 3);
+    }
+}
+
+// As GGUF files have them: one table of codes is embedding and head.
+TEST_P(DecodeCodesTest, EmbeddingsOfCodes) {
+    ModelConfig tied = config();
+    tied.hidden_size = 192;
+    const Form layers{QuantFormat::int4, 32, true};
+    for (const Form& form : {Form{QuantFormat::int8, 32, false}, Form{QuantFormat::int8, 16, true},
+                             Form{QuantFormat::int4, 32, true}, Form{QuantFormat::int4, 128, false},
+                             Form{QuantFormat::int8, 0, false}}) {
+        SCOPED_TRACE(testing::Message() << ops::name(form.format) << " " << form.group << form.offsets);
+        const auto weights = coded(tied, dtype(), layers, false, form);
+        compare(weights, 4, 3);
+        // The first and the last of its rows.
+        Model whole(weights, {.max_length = 4}), plain(weights, {.max_length = 4, .whole_step = false});
+        const auto last = static_cast<std::int32_t>(tied.vocab_size - 1);
+        for (Model* model : {&whole, &plain}) model->prefill(some_tokens(1, 3));
+        for (const std::int32_t token : {std::int32_t{0}, last}) {
+            const auto a = on_host(whole.decode(token)), b = on_host(plain.decode(token));
+            EXPECT_LT(distance(a, b), bound_of(dtype()));
+        }
     }
 }
 

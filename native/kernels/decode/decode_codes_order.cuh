@@ -154,15 +154,26 @@ struct DecodeStepOrder {
                        [](uint2) {});
         if (thread_index() == 0) shared.waiting = 0;
     }
+    // Elements 4 j to 4 j + 3 of the token's row.
+    __device__ __forceinline__ uint2 embedded(int j) const {
+        if (p.embedding_codes.bits == 16) {
+            return reinterpret_cast<const uint2*>(static_cast<const T*>(p.embedding) +
+                                                  std::int64_t{token} * p.hidden)[j];
+        }
+        const QuantLayout table = p.embedding_codes.layout(p.embedding, p.vocab, p.hidden);
+        float four[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) four[e] = dequantized(table, token, 4 * j + e);
+        return {pack_two<T>(four[0], four[1]), pack_two<T>(four[2], four[3])};
+    }
     // The layer's vector, which `part` normalises: the residual sums that its product is added to.
     __device__ __forceinline__ void take_hidden(int i, DecodePart part, T* to, std::uint32_t now) {
         const bool first = part == DecodePart::qkv;
         if (first && i == 0) {
-            const auto* row = reinterpret_cast<const uint2*>(static_cast<const T*>(p.embedding) +
-                                                             std::int64_t{token} * p.hidden);
+#pragma unroll 1
             for (int j = thread_index(); j < p.hidden / 4; j += kComputing)
                 reinterpret_cast<uint2*>(to)[j] =
-                    token < static_cast<std::uint32_t>(p.vocab) ? row[j] : uint2{};
+                    token < static_cast<std::uint32_t>(p.vocab) ? embedded(j) : uint2{};
             return;
         }
         const DecodePart next = first ? DecodePart::out : DecodePart::down;

@@ -120,13 +120,21 @@ struct HostStep {
         });
     }
 
+    void embed() {
+        const std::int64_t token = *p.token;
+        if (p.embedding_codes.bits == 16) {
+            std::copy_n(static_cast<const T*>(p.embedding) + token * p.hidden, p.hidden, hidden.begin());
+            return;
+        }
+        const QuantLayout table = p.embedding_codes.layout(p.embedding, p.vocab, p.hidden);
+        for (std::size_t i = 0; i < hidden.size(); ++i)
+            hidden[i] = T(dequantized(table, token, static_cast<std::int64_t>(i)));
+    }
+
     void run() {
         if (position < 0) return;
         hidden.assign(static_cast<std::size_t>(p.hidden), T(0.0f));
-        if (*p.token >= 0 && *p.token < p.vocab) {
-            std::copy_n(static_cast<const T*>(p.embedding) + std::int64_t{*p.token} * p.hidden, p.hidden,
-                        hidden.begin());
-        }
+        if (*p.token >= 0 && *p.token < p.vocab) embed();
         for (std::int32_t i = 0; i < p.layer_count; ++i) {
             const DecodeStepLayer& layer = p.layers[i];
             const auto codes = [&](DecodePart part) {

@@ -54,7 +54,7 @@ struct DecodeCodes {
     std::int16_t chunk, chunks;  // blocks of a tile that a slot holds, and how many slots it takes
     static DecodeCodes of(const QuantLayout& w);
     static constexpr DecodeCodes none() { return {nullptr, nullptr, 16, 0, 0, 0}; }
-    QuantLayout layout(const void* data, std::int64_t n, std::int64_t k) const {
+    GPK_HD QuantLayout layout(const void* data, std::int64_t n, std::int64_t k) const {
         return {
             bits == 4 ? QuantFormat::int4 : QuantFormat::int8, n, k, group, data, scales, offsets, nullptr};
     }
@@ -91,14 +91,15 @@ struct DecodeStepParams {
     const DecodeStepLayer* layers;  // [layer_count], in device memory
     const DecodeLayerCodes* codes;  // [layer_count], where the layers' matrices are codes, else null
     DecodeCodes head_codes;
-    std::int32_t least_group;  // of all codes
-    const void* embedding;     // [vocab, hidden]
-    const void* final_norm;    // [hidden]
-    const void* head;          // [vocab, hidden]
-    float* logits;             // [vocab]
-    std::int32_t* token;       // to go on from; outside the vocabulary it counts as zeros
-    std::int32_t* position;    // its place; below 0 nothing is done
-    std::int32_t* log;         // [log_size] in pinned memory, or null
+    DecodeCodes embedding_codes;  // only beside `codes`
+    std::int32_t least_group;     // of all codes that are multiplied
+    const void* embedding;        // [vocab, hidden]
+    const void* final_norm;       // [hidden]
+    const void* head;             // [vocab, hidden]
+    float* logits;                // [vocab]
+    std::int32_t* token;          // to go on from; outside the vocabulary it counts as zeros
+    std::int32_t* position;       // its place; below 0 nothing is done
+    std::int32_t* log;            // [log_size] in pinned memory, or null
     // Whether the largest logit's id, among num_tokens, becomes the token (-1 where it is not finite) and
     // goes to log[position + 1], and the position one up, as in next_token.
     bool chooses;
