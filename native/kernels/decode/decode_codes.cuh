@@ -1,145 +1,37 @@
 // decode_step's products with quantised weights (kernels/gemm/quantized.hpp), tiles of 16 rows.
 //
-// Codes are bytes, and the tensor cores multiply bytes: what has to be made of bytes is x. Of each block of
-// 128 elements the largest sets a power of two, by which they become whole numbers of up to 29 bits: four
-// signed digits, that are four of the eight columns of mma.sync's second operand. Their sums are whole
-// numbers, exact; a block's (or a group's) are multiplied by its scale and added up in float32. So a code
-// costs no instruction in 8 bits, and in 4 a quarter of one: the low nibbles of a word are four codes, and so
-// are the high ones, times 16, for which their x is made 16 times smaller. Offsets, and the 8 that codes of
-// four bits have too much, are multiplied by the sums of x of their groups.
-//
-// What 27 bits beside the largest of 128 elements leave out is less than what float32 sums do.
+// Codes are bytes, and the tensor cores multiply bytes: what has to be made of bytes is x
+// (decode_digits.cuh), whose digits are columns of mma.sync's second operand. Their sums are whole numbers,
+// exact; a group's are multiplied by its scale and added up in float32. So a code costs no instruction in 8
+// bits, and in 4 a quarter of one: the low nibbles of a word are four codes, and so are the high ones, times
+// 16, for which their x is made 16 times smaller. Offsets, and the 8 that codes of four bits have too much,
+// are multiplied by the sums of x of their groups.
 #pragma once
 
-#include "kernels/decode/decode_codes_order.cuh"
-#include "kernels/gemm/quantized.hpp"
+#include "kernels/decode/decode_digits.cuh"
 
 namespace gpk::kernels {
 
-// What a kernel knows of the codes before it runs, so that it is shorter and branches less.
-template <DecodeForm kForm>
-__device__ __forceinline__ DecodeCodes codes_known(DecodeCodes codes) {
-    if constexpr (kForm != DecodeForm::any) {
-        codes.bits = kForm == DecodeForm::int4_128 ? 4 : 8;
-        codes.group = kForm == DecodeForm::int4_128 ? 128 : 0;
-        codes.offsets = nullptr;
-    }
-    return codes;
-}
-
-// Where a product's x lies in shared memory, as digits: of blocks of 128 elements [2 pairs of units of 32][4
-// digits][4 t][2 units][2 words]; and of groups what a sum of digits is multiplied by, and the sum of x.
-struct DecodeDigits {
-    std::uint32_t words, groups;
-    bool four_bits, sums;  // whether the codes are, and whether sums of x are needed
-    std::uint32_t quads;   // fours of elements that a group has
-    __device__ __forceinline__ DecodeDigits(std::uint32_t words, std::uint32_t groups, const DecodeCodes& c)
-        : words(words),
-          groups(groups),
-          four_bits(c.bits == 4),
-          sums(four_bits || c.offsets != nullptr),
-          quads(c.group == 0 ? 32 : static_cast<std::uint32_t>(c.group) / 4) {}
-};
-// What a thread writes of them.
-struct DecodeDigitsWriter {
-    DecodeDigits to;
-    bool odd, of_group;  // whether it is an odd lane, and whether it writes a group's two numbers
-    __device__ __forceinline__ explicit DecodeDigitsWriter(const DecodeDigits& digits) : to(digits) {
-        const auto thread = static_cast<std::uint32_t>(thread_index()), lane = thread % 32;
-        odd = lane % 2 != 0;
-        of_group = lane % to.quads == 0;
-        to.words += thread / 32 * 512 + lane / 16 * 256 + lane / 2 % 4 * 16 + lane / 8 % 2 * 8 + lane % 2 * 4;
-        to.groups += thread / to.quads * 8;
-    }
-    template <class T>
-    __device__ __forceinline__ void put(uint2 four, int index) const;
-};
-
-__device__ __forceinline__ std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b) {
-    std::uint32_t larger;
-    asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-    return larger;
-}
-template <int kBytes>
-__device__ __forceinline__ std::uint32_t permuted(float a, float b) {
-    return __byte_perm(__float_as_uint(a), __float_as_uint(b), kBytes);
-}
-
-// Four elements of x, from 4 * index on; on all lanes of a warp, index being the thread's plus a multiple of
-// kComputing.
-template <class T>
-__device__ __forceinline__ void DecodeDigitsWriter::put(uint2 four, int index) const {
-    const std::uint32_t round = static_cast<std::uint32_t>(index) / kComputing;
-    if (to.four_bits) {  // of eight elements the even lane takes 0, 1, 4, 5, which are low nibbles
-        const std::uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? four.x : four.y, 1);
-        (odd ? four.x : four.y) = other;
-    }
-    const float2 first = unpack_two<T>(four.x), second = unpack_two<T>(four.y);
-    const std::uint32_t largest_of = larger_halves(four.x & 0x7fff7fffu, four.y & 0x7fff7fffu);
-    const std::uint32_t largest = __reduce_max_sync(0xffffffffu, max(largest_of & 0xffffu, largest_of >> 16));
-    const std::uint32_t exponent = max(29u, __float_as_uint(unpack_two<T>(largest).x) >> 23);
-    // 2^13 over the largest one's power of two; so x is below 2^14, then its rest below 2^14 of 2^-15.
-    const float scale = __uint_as_float((267 - exponent - (to.four_bits && odd ? 4 : 0)) << 23);
-    // Numbers this large have neighbours 1 apart; the low byte comes out 128 too large, so that the next one
-    // is what is left with a signed low byte.
-    constexpr float kRound = 12582912.0f + 128.0f;
-    const float x[4] = {first.x, first.y, second.x, second.y};
-    float high[4], low[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-        high[e] = fmaf(x[e], scale, kRound);
-        low[e] = fmaf(fmaf(x[e], scale, kRound - high[e]), 32768.0f, kRound);
-    }
-    const std::uint32_t at = to.words + round * (kComputing / 32 * 512);
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {  // bytes of elements 0, 2, 1, 3, as those of a word of codes
-        const float (&of)[4] = part == 0 ? low : high;
-        const std::uint32_t even = permuted<0x5140>(of[0], of[2]), uneven = permuted<0x5140>(of[1], of[3]);
-        const std::uint32_t digits = __byte_perm(even, uneven, 0x5410) ^ 0x80808080u;
-        const std::uint32_t next = __byte_perm(even, uneven, 0x7632);
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + 128 * part), "r"(digits) : "memory");
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(at + 128 * part + 64), "r"(next) : "memory");
-    }
-    float sum = 0;
-    if (to.sums) {
-        sum = (x[0] + x[1]) + (x[2] + x[3]);
-#pragma unroll
-        for (int step = 1; step < 32; step *= 2) {
-            const float other = __shfl_xor_sync(0xffffffffu, sum, step);
-            sum += step < to.quads ? other : 0.0f;
-        }
-    }
-    if (of_group) {
-        const float factor = exponent == 255 ? NAN : __uint_as_float((exponent - 28) << 23);
-        asm volatile(
-            "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to.groups + round * (kComputing / to.quads * 8)),
-            "f"(factor), "f"(sum)
-            : "memory");
-    }
-}
-
-// Sums of a lane: of rows g and g + 8 the columns 2 t and 2 t + 1, and what comes of offsets.
+// Of rows g and g + 8, what a lane has: the sums of its two digits, and what comes of offsets.
 struct DecodeCodeSums {
-    float of[4] = {}, offsets[2] = {};
+    float of[2] = {}, offsets[2] = {};
 };
 
-// d = a b + c
+// d += a b
 template <bool kFourBits>
-__device__ __forceinline__ void multiply_bytes(std::uint32_t (&d)[4], std::uint32_t a0, std::uint32_t a1,
+__device__ __forceinline__ void multiply_bytes(std::int32_t (&d)[4], std::uint32_t a0, std::uint32_t a1,
                                                std::uint32_t a2, std::uint32_t a3, std::uint32_t b0,
-                                               std::uint32_t b1, const std::uint32_t (&c)[4]) {
+                                               std::uint32_t b1) {
     if constexpr (kFourBits) {
         asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%10, %11, %12, %13};"
-            : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]),
-              "r"(c[3]));
+            "{%0, %1, %2, %3};"
+            : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
     } else {
         asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-            "{%10, %11, %12, %13};"
-            : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]),
-              "r"(c[3]));
+            "{%0, %1, %2, %3};"
+            : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
     }
 }
 __device__ __forceinline__ std::uint32_t word_of(const uint4& v, int i) {
@@ -149,89 +41,27 @@ __device__ __forceinline__ float load_shared_float(std::uint32_t address) {
     return __uint_as_float(load_shared_word(address));
 }
 
-// What a lane reads of the blocks of 128 along k of a tile, and how groups of kOfGroup units of 32 share a
-// scale; of a whole row, none is applied here.
-template <bool kFourBits, int kOfGroup>
-struct DecodeCodesReader {
-    static constexpr int kGroups = 4 / kOfGroup, kPieces = kFourBits ? 2 : 4;
-    bool scaled, offsets, halves;  // halves: two groups in a unit
-
-    struct Block {
-        uint4 codes[kPieces], x[2];
-        float of_x[kGroups][2], scales[kGroups][2], offsets[kGroups][2];
-    };
-    // Addresses of the lane; `here` whether the block counts. `groups`: of it, less where k ends.
-    __device__ __forceinline__ Block read(std::uint32_t codes, std::uint32_t scales_at,
-                                          std::uint32_t offsets_at, std::uint32_t x, std::uint32_t of_x,
-                                          int lane, bool here, int groups) const {
-        Block block;
-#pragma unroll
-        for (int i = 0; i < kPieces; ++i) block.codes[i] = load_shared(codes + 512 * i);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) block.x[i] = load_shared(x + 256 * i);
-        const int half = lane % 4 / 2;
-        if (kOfGroup == 1 && halves && lane / 16 != half) block.x[0] = block.x[1] = uint4{};
-#pragma unroll
-        for (int e = 0; e < kGroups; ++e) {
-            const int group = kOfGroup == 1 && halves ? 2 * e + half : e;
-            const bool there = here && (kOfGroup == 4 || e < groups);
-            load_shared_pair(of_x + 8 * group, block.of_x[e]);
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                float scale = 1, offset = 0;
-                if (scaled) scale = load_shared_float(scales_at + 64 * group + 32 * h);
-                if (kFourBits) offset = scale * -8.0f;
-                if (offsets) offset = load_shared_float(offsets_at + 64 * group + 32 * h);
-                block.scales[e][h] = there ? scale : 0.0f;
-                block.offsets[e][h] = there ? offset : 0.0f;
-            }
-        }
-        return block;
-    }
-    __device__ __forceinline__ static void multiply(DecodeCodeSums& sums, const Block& block) {
-        // The whole number 0 where floats are whole numbers; sums stay below 2^22.
-        constexpr std::uint32_t kZero[4] = {0x4b400000u, 0x4b400000u, 0x4b400000u, 0x4b400000u},
-                                kNone[4] = {};
-        constexpr float kZeroFloat = 12582912.0f;
-#pragma unroll
-        for (int e = 0; e < kGroups; ++e) {
-            std::uint32_t acc[4], other[4];
-#pragma unroll
-            for (int i = 0; i < kOfGroup; ++i) {
-                const int u = e * kOfGroup + i;
-                const std::uint32_t b0 = word_of(block.x[u / 2], u % 2 * 2),
-                                    b1 = word_of(block.x[u / 2], u % 2 * 2 + 1);
-                std::uint32_t a[4];
-                if constexpr (kFourBits) {
-                    const std::uint32_t low = word_of(block.codes[0], u), high = word_of(block.codes[1], u);
-                    a[0] = low & 0x0f0f0f0fu, a[1] = high & 0x0f0f0f0fu;
-                    a[2] = low & 0xf0f0f0f0u, a[3] = high & 0xf0f0f0f0u;
-                } else {
-                    const uint4 &low = block.codes[u / 2 * 2], &high = block.codes[u / 2 * 2 + 1];
-                    a[0] = word_of(low, u % 2 * 2), a[1] = word_of(high, u % 2 * 2);
-                    a[2] = word_of(low, u % 2 * 2 + 1), a[3] = word_of(high, u % 2 * 2 + 1);
-                }
-                // Two chains, so that one need not wait for the other.
-                std::uint32_t (&to)[4] = i % 2 == 0 ? acc : other;
-                if (i < 2) {
-                    multiply_bytes<kFourBits>(to, a[0], a[1], a[2], a[3], b0, b1, i == 0 ? kZero : kNone);
-                } else {
-                    multiply_bytes<kFourBits>(to, a[0], a[1], a[2], a[3], b0, b1, to);
-                }
-            }
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const float factor = block.scales[e][h] * block.of_x[e][0];
-#pragma unroll
-                for (int j = 2 * h; j < 2 * h + 2; ++j) {
-                    const std::uint32_t sum = kOfGroup == 1 ? acc[j] : acc[j] + other[j];
-                    sums.of[j] += (__uint_as_float(sum) - kZeroFloat) * factor;
-                }
-                sums.offsets[h] += block.offsets[e][h] * block.of_x[e][1];
-            }
-        }
-    }
-};
+// 16 bytes, or zeros.
+__device__ __forceinline__ uint4 load_shared_where(std::uint32_t address, bool where) {
+    uint4 words;
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\nmov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 "
+        "%3, "
+        "0;\n@p ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n}\n"
+        : "=&r"(words.x), "=&r"(words.y), "=&r"(words.z), "=&r"(words.w)
+        : "r"(address), "r"(static_cast<std::uint32_t>(where)));
+    return words;
+}
+// Whether a phase is over, at once or soon.
+__device__ __forceinline__ bool bulk_try(std::uint32_t barrier, std::uint32_t parity) {
+    std::uint32_t done;
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
 
 // How a matrix of codes goes by: see DecodeCodes.
 struct DecodeCodesShape {
@@ -244,43 +74,105 @@ struct DecodeCodesShape {
           scale_bytes(c.group == 0 ? 0 : 64 * kDecodeCodesBlock / c.group) {}
 };
 
-// A chunk of a tile: the blocks from `block` on that a warp has, every kDecodeStepWarps-th. Returns the first
-// that lies behind the chunk.
-struct DecodeCodesChunk {
-    std::uint32_t codes, scales, offsets, x, of_x;  // addresses of block 0, of the lane
-    int block_bytes, scale_bytes, group_bytes;      // from one block to the next
-    int blocks, units;                              // units: of k from block 0 on
+// Where a lane reads: of the slot's first block the codes, scales and offsets, and of x that goes with it the
+// digits and the records.
+struct DecodeCodesPlace {
+    std::uint32_t codes, scales, offsets, digits, records, sums;
+    // Of block i.
+    __device__ __forceinline__ DecodeCodesPlace at(int i, int block_bytes, int scale_bytes,
+                                                   std::uint32_t record) const {
+        const auto block = static_cast<std::uint32_t>(i);
+        const std::uint32_t of_scales = block * static_cast<std::uint32_t>(scale_bytes);
+        return {codes + block * static_cast<std::uint32_t>(block_bytes),
+                scales + of_scales,
+                offsets + of_scales,
+                digits + block * DecodeDigits::kBlock,
+                records + block * record,
+                sums + block * record};
+    }
 };
-template <bool kFourBits, int kOfGroup>
-__device__ __forceinline__ auto read_block(const DecodeCodes& c, const DecodeCodesChunk& at, int i, int lane,
-                                           bool counts) {
-    const DecodeCodesReader<kFourBits, kOfGroup> reader{c.group != 0, c.offsets != nullptr, c.group == 16};
-    return reader.read(at.codes + i * at.block_bytes, at.scales + i * at.scale_bytes,
-                       at.offsets + i * at.scale_bytes, at.x + i * 512, at.of_x + i * at.group_bytes, lane,
-                       counts, (at.units - 4 * i) / kOfGroup);
-}
-template <bool kFourBits, int kOfGroup>
-__device__ __forceinline__ int multiply_chunk(DecodeCodeSums& sums, const DecodeCodes& c,
-                                              const DecodeCodesChunk& at, int block, int lane) {
-    using Reader = DecodeCodesReader<kFourBits, kOfGroup>;
-    const auto read = [&](int i, bool counts) {
-        return read_block<kFourBits, kOfGroup>(c, at, i, lane, counts);
-    };
-#pragma unroll 1
-    while (block < at.blocks) {
-        if constexpr (kFourBits && kOfGroup == 4) {  // two at a time
-            const bool two = block + kDecodeStepWarps < at.blocks;
-            const auto first = read(block, true), second = read(two ? block + kDecodeStepWarps : block, two);
-            Reader::multiply(sums, first);
-            Reader::multiply(sums, second);
-            block += two ? 2 * kDecodeStepWarps : kDecodeStepWarps;
+
+// A block of 128 along k of a tile, in which kOfGroup units of 32 share a scale; 4 also where a whole row
+// does, whose scale comes later. `halves`: two groups in a unit; the second one's are columns 4 to 7.
+// kPaired: a record is two numbers, that are read at once.
+template <bool kFourBits, int kOfGroup, bool kScaled, bool kPaired>
+struct DecodeCodesBlock {
+    static constexpr int kGroups = 4 / kOfGroup, kPieces = kFourBits ? 2 : 4;
+    uint4 codes[kPieces], x[2];
+    float factor, sums[kGroups], scales[kGroups][2], offsets[kGroups][2];
+
+    // `groups`: of the block, less where k ends. `has_sums`: there are offsets, or codes have four bits.
+    __device__ __forceinline__ void read(const DecodeCodesPlace& at, bool has_sums, bool has_offsets,
+                                         bool halves, int groups, int lane) {
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) codes[i] = load_shared(at.codes + 512 * i);
+        // Three columns are used, of either half: what others would read takes shared memory's time.
+        const int half = lane % 4 / 2, column = lane / 4;
+        const bool used = column % 4 < 3 && column / 4 == (kOfGroup == 1 && halves ? half : 0);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) x[i] = load_shared_where(at.digits + DecodeDigits::kPair * i, used);
+        if constexpr (kPaired && kFourBits) {
+            float record[2];
+            load_shared_pair(at.records, record);
+            factor = record[0], sums[0] = record[1];
         } else {
-            Reader::multiply(sums, read(block, true));
-            block += kDecodeStepWarps;
+            factor = load_shared_float(at.records);
+        }
+#pragma unroll
+        for (int e = 0; e < kGroups; ++e) {
+            const int group = kOfGroup == 1 && halves ? 2 * e + half : e;
+            if constexpr (!kPaired) sums[e] = has_sums ? load_shared_float(at.sums + 4 * group) : 0.0f;
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                if constexpr (!kScaled) {
+                    scales[e][h] = 1, offsets[e][h] = 0;
+                } else {
+                    const float scale = load_shared_float(at.scales + 64 * group + 32 * h);
+                    const bool there = kFourBits || e < groups;
+                    scales[e][h] = there ? scale : 0.0f;
+                    offsets[e][h] = scale;
+                    if (has_offsets) {
+                        const float offset = load_shared_float(at.offsets + 64 * group + 32 * h);
+                        offsets[e][h] = there ? offset : 0.0f;
+                    }
+                }
+            }
         }
     }
-    return block;
-}
+    // `next`: what the second of a lane's columns counts.
+    __device__ __forceinline__ void multiply(DecodeCodeSums& to, std::int32_t next, bool has_sums) const {
+        float of[2] = {};
+#pragma unroll
+        for (int e = 0; e < kGroups; ++e) {
+            std::int32_t acc[4] = {};
+#pragma unroll
+            for (int i = 0; i < kOfGroup; ++i) {
+                const int u = e * kOfGroup + i;
+                const std::uint32_t b0 = word_of(x[u / 2], u % 2 * 2), b1 = word_of(x[u / 2], u % 2 * 2 + 1);
+                if constexpr (kFourBits) {
+                    const std::uint32_t low = word_of(codes[0], u), high = word_of(codes[1], u);
+                    multiply_bytes<true>(acc, low & 0x0f0f0f0fu, high & 0x0f0f0f0fu, low & 0xf0f0f0f0u,
+                                         high & 0xf0f0f0f0u, b0, b1);
+                } else {
+                    const uint4 &low = codes[u / 2 * 2], &high = codes[u / 2 * 2 + 1];
+                    multiply_bytes<false>(acc, word_of(low, u % 2 * 2), word_of(high, u % 2 * 2),
+                                          word_of(low, u % 2 * 2 + 1), word_of(high, u % 2 * 2 + 1), b0, b1);
+                }
+            }
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const auto digits = static_cast<float>(acc[2 * h + 1] * next + acc[2 * h]);
+                of[h] = kGroups == 1 ? digits : fmaf(digits, scales[e][h], of[h]);
+                if (has_sums) to.offsets[h] = fmaf(offsets[e][h], sums[e], to.offsets[h]);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float by = kGroups == 1 && kScaled ? scales[0][h] * factor : factor;
+            to.of[h] = fmaf(of[h], by, to.of[h]);
+        }
+    }
+};
 
 // A block's tiles of a matrix of n rows (of a gated one, of gates).
 __device__ __forceinline__ DecodeShare share_of_codes(int n, int turn) {
@@ -292,7 +184,8 @@ __device__ __forceinline__ DecodeShare share_of_codes(int n, int turn) {
     return share;
 }
 
-// By the copying warp. Of a gated matrix the tiles of gates and those of ups come by turns.
+// By the copying warp. Of a gated matrix the tiles of gates and those of ups come by turns. A slot has the
+// codes of `chunk` blocks, their scales and their offsets.
 template <DecodeForm kForm>
 __device__ __forceinline__ void stream_codes(DecodeStream& stream, const void* data, const DecodeCodes& codes,
                                              const DecodeShare& share, bool gated, int n, int k) {
@@ -332,122 +225,230 @@ inline constexpr int kDecodeCodesTiles = 8;
 using DecodeCodesParts = float[kDecodeCodesTiles][kDecodeStepWarps][kQuantRows];
 static_assert(2 * sizeof(DecodeCodesParts) == kDecodeCodesSumBytes);
 
+// Where a warp is.
+struct DecodeCodesState {
+    std::uint32_t next;         // slot of the ring
+    int begin = 0, passed = 0;  // blocks of the tile, and in all, before that slot
+    DecodeCodeSums sums[2];
+    __device__ __forceinline__ void pass(int blocks, int of_tile) {
+        passed += blocks, begin += blocks;
+        if (begin == of_tile) begin = 0;
+    }
+};
+
+// What products with a matrix have in common.
+template <DecodeForm kForm>
+struct DecodeCodesProduct {
+    const DecodeCodes c;
+    const DecodeCodesShape shape;
+    const DecodeDigits x;
+    const std::uint32_t thread = static_cast<std::uint32_t>(thread_index());
+    const int lane = static_cast<int>(thread % 32), warp = static_cast<int>(thread / 32);
+    const std::uint32_t row, digits;  // where the lane's are: of a group's rows, and of x
+    const std::int32_t next_digit;
+
+    __device__ __forceinline__ DecodeCodesProduct(const DecodeCodes& codes, const DecodeDigits& x, int k)
+        : c(codes_known<kForm>(codes)),
+          shape(c, k),
+          x(x),
+          row(static_cast<std::uint32_t>(lane) / 4 * 4),
+          digits(x.words + min(static_cast<std::uint32_t>(lane) / 4 % 4, 2u) * DecodeDigits::kPart +
+                 static_cast<std::uint32_t>(lane) % 4 * 16),
+          next_digit(lane % 2 == 0 ? 256 : 0) {}
+
+    // Of block `block` of a slot whose first one is the tile's block `begin`.
+    __device__ __forceinline__ DecodeCodesPlace at(std::uint32_t slot, int begin, int block) const {
+        const std::uint32_t scales = slot + static_cast<std::uint32_t>(c.chunk * shape.block_bytes) + row;
+        const std::uint32_t records = x.records + static_cast<std::uint32_t>(begin) * x.record;
+        const DecodeCodesPlace first{slot + static_cast<std::uint32_t>(lane) * 16,
+                                     scales,
+                                     scales + static_cast<std::uint32_t>(c.chunk * shape.scale_bytes),
+                                     digits + static_cast<std::uint32_t>(begin) * DecodeDigits::kBlock,
+                                     records,
+                                     records + x.sums_at()};
+        return first.at(block, shape.block_bytes, shape.scale_bytes, x.record);
+    }
+    template <bool kFourBits, int kOfGroup, bool kScaled = true>
+    __device__ __forceinline__ void multiply_one(DecodeCodeSums& sums, const DecodeCodesPlace& at,
+                                                 int groups) const {
+        DecodeCodesBlock<kFourBits, kOfGroup, kScaled, false> block;
+        block.read(at, x.sums, x.offsets, c.group == 16, groups, lane);
+        block.multiply(sums, next_digit, x.sums);
+    }
+    // A block of any codes; `units` of 32 along k that it has, or more.
+    __device__ __forceinline__ void multiply_any(DecodeCodeSums& sums, const DecodeCodesPlace& at,
+                                                 int units) const {
+        if (x.four_bits) {
+            if (c.group == 32) {
+                multiply_one<true, 1>(sums, at, units);
+            } else if (c.group == 64) {
+                multiply_one<true, 2>(sums, at, units);
+            } else {
+                multiply_one<true, 4>(sums, at, units);
+            }
+        } else if (c.group == 0) {
+            multiply_one<false, 4, false>(sums, at, units);
+        } else if (c.group == 64) {
+            multiply_one<false, 2>(sums, at, units / 2);
+        } else {
+            multiply_one<false, 1>(sums, at, units);
+        }
+    }
+
+    __device__ __forceinline__ int slot_blocks(int begin) const {
+        return min(static_cast<int>(c.chunk), shape.blocks - begin);
+    }
+
+    // Slots at a time: a warp goes through its instructions one after the other, each some clocks after the
+    // one before, so that it should have several blocks in its hands.
+    static constexpr int kBlocksOfSlot = kForm == DecodeForm::int4_128 ? 2 : 1;  // that a warp has, at most
+    static constexpr int kSlots = kForm == DecodeForm::any ? 1 : 2;
+    static_assert(kDecodeCodesSlotBytes / (kQuantTileBytes + 4 * kQuantRows) <= 2 * kDecodeStepWarps &&
+                  kDecodeCodesSlotBytes / (2 * kQuantTileBytes) <= kDecodeStepWarps);
+
+    // The next kCount slots; the first half is added to the first sums.
+    template <int kCount>
+    __device__ __forceinline__ void multiply_slots(DecodeCodesState& state, const DecodeRing& ring) const {
+        using Block = DecodeCodesBlock<kForm == DecodeForm::int4_128, 4, kForm == DecodeForm::int4_128, true>;
+        constexpr bool kSums = kForm == DecodeForm::int4_128;
+        Block blocks[kCount][kBlocksOfSlot];
+        DecodeRing::Place places[kCount];
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) places[i] = ring.at(state.next + i);
+        // All are asked for before the first answer is needed.
+        bool full = true;
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) full = bulk_try(places[i].barrier, places[i].parity) && full;
+        if (!full) {
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) bulk_wait(places[i].barrier, places[i].parity);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+            const int here = slot_blocks(state.begin);
+            const int first = (warp - state.passed) & (kDecodeStepWarps - 1);
+#pragma unroll
+            for (int j = 0; j < kBlocksOfSlot; ++j) {
+                // One that is not there is another one, times zero.
+                const int block = first + j * kDecodeStepWarps;
+                const bool there = block < here;
+                blocks[i][j].read(at(places[i].slot, state.begin, there ? block : 0), kSums, false, false, 4,
+                                  lane);
+                blocks[i][j].factor = there ? blocks[i][j].factor : 0.0f;
+                if (kSums) blocks[i][j].sums[0] = there ? blocks[i][j].sums[0] : 0.0f;
+            }
+            state.pass(here, shape.blocks);
+        }
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+            for (int j = 0; j < kBlocksOfSlot; ++j)
+                blocks[i][j].multiply(state.sums[2 * i >= kCount && kCount > 1], next_digit, kSums);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) free_slot(ring, places[i], kDecodeStepWarps);
+        state.next += kCount;
+    }
+    // A slot of any codes.
+    __device__ __forceinline__ void multiply_slot(DecodeCodesState& state, const DecodeRing& ring) const {
+        const DecodeRing::Place place = full_slot(ring, state.next++);
+        const int here = slot_blocks(state.begin);
+        const int units = (shape.steps - state.begin * shape.block_steps) * (4 / shape.block_steps);
+#pragma unroll 1
+        for (int block = (warp - state.passed) & (kDecodeStepWarps - 1); block < here;
+             block += kDecodeStepWarps)
+            multiply_any(state.sums[0], at(place.slot, state.begin, block), units - 4 * block);
+        state.pass(here, shape.blocks);
+        __syncwarp();
+        free_slot(ring, place, kDecodeStepWarps);
+    }
+    // Whether two tiles go at a time.
+    __device__ __forceinline__ bool pairs() const { return 2 * c.chunks <= kSlots; }
+
+    // One tile or two: sums of rows g and g + 8 of the first one to the lanes of t = 0, of the second one to
+    // those of t = 1.
+    __device__ __forceinline__ float2 multiply_tiles(DecodeCodesState& state, const DecodeRing& ring,
+                                                     bool two) const {
+        state.sums[0] = state.sums[1] = DecodeCodeSums{};
+        int left = two ? 2 * c.chunks : c.chunks;
+        if constexpr (kForm == DecodeForm::any) {
+#pragma unroll 1
+            for (; left > 0; --left) multiply_slot(state, ring);
+        } else {
+#pragma unroll 1
+            for (; left >= kSlots; left -= kSlots) multiply_slots<kSlots>(state, ring);
+            if (left > 0) multiply_slots<1>(state, ring);
+        }
+        float of[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float each[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const DecodeCodeSums& sums = state.sums[i];
+                each[i] = lane % 2 == 0 ? sums.of[h] + sums.offsets[h] : sums.of[h] * 65536.0f;
+            }
+            if (!two) each[0] += each[1];
+            each[0] += __shfl_xor_sync(0xffffffffu, each[0], 1);
+            if constexpr (kForm == DecodeForm::any) {
+                if (c.group == 16) each[0] += __shfl_xor_sync(0xffffffffu, each[0], 2);
+                of[h] = each[0];
+            } else {
+                each[1] += __shfl_xor_sync(0xffffffffu, each[1], 1);
+                of[h] = lane % 2 != 0 ? each[1] : each[0];
+            }
+        }
+        return {of[0], of[1]};
+    }
+};
+
 // Calls rows.store(row, there, extra, sum) once for each row of the block (where `gated` with gate and up
 // instead of the sum), on the first four warps, so that a lane has an even row and the next lane the one
 // after it; also for rows that are not there. extra = rows.early(row, there) is asked for before the sums are
 // known.
 template <DecodeForm kForm, bool kMayBeGated, class Rows>
 __device__ __forceinline__ void multiply_codes(const DecodeRing& ring, std::uint32_t& next,
-                                               DecodeCodesParts* parts, std::uint32_t words,
-                                               std::uint32_t groups, const DecodeCodes& in_shared,
+                                               DecodeCodesParts* parts, const DecodeDigits& x,
+                                               const DecodeCodes& in_shared,
                                                const DecodeShare& share_in_shared, bool is_gated, int n,
                                                int k, const Rows& rows) {
     const bool gated = kMayBeGated && is_gated;
     const int of_unit = gated ? 2 : 1, most_units = kDecodeCodesTiles / of_unit;
-    const DecodeCodes c = codes_known<kForm>(in_shared);
-    const DecodeCodesShape shape(c, k);
+    const DecodeCodesProduct<kForm> product(in_shared, x, k);
     const int share_first = share_in_shared.first, share_count = share_in_shared.count;
-    const int thread = thread_index();
-    const auto unsigned_thread = static_cast<std::uint32_t>(thread);
-    const int warp = static_cast<int>(unsigned_thread / 32), lane = static_cast<int>(unsigned_thread % 32);
-    const int g = static_cast<int>(unsigned_thread % 32 / 4), t = static_cast<int>(unsigned_thread % 4);
-    const int own_tile = thread / kQuantRows;
-    const std::uint32_t x_at = words + g % 4 * 64 + t * 16;
-    const int of_group = c.group == 0 || c.group == 128 ? 4 : c.group == 64 ? 2 : 1;
-    const int groups_of_block = c.group == 0 ? 1 : kDecodeCodesBlock / c.group;
+    const auto thread = static_cast<std::uint32_t>(thread_index());
+    const int warp = static_cast<int>(thread / 32), lane = static_cast<int>(thread % 32);
+    const int own_tile = static_cast<int>(thread / kQuantRows), own_unit = gated ? own_tile / 2 : own_tile;
+    const int own_row = static_cast<int>(thread % kQuantRows);
+    DecodeCodesState state{next};
     int buffer = 0;
 #pragma unroll 1
     for (int unit = 0; unit < share_count; unit += most_units, buffer ^= 1) {
         const int tiles = min(most_units, share_count - unit) * of_unit;
-        const int row = (share_first + unit + own_tile / of_unit) * kQuantRows + thread % kQuantRows;
-        const bool is_row = own_tile < tiles && row < n;
-        const bool there = is_row && (!gated || own_tile % 2 == 0);
+        const int row = (share_first + unit + own_unit) * kQuantRows + own_row;
+        const bool there = own_tile < tiles && row < n && (!gated || own_tile % 2 == 0);
         float of_row = 1;
-        if (c.group == 0 && is_row) of_row = c.scales[row + (gated && own_tile % 2 != 0 ? n : 0)];
+        if (product.c.group == 0 && own_tile < tiles && row < n)
+            of_row = product.c.scales[row + (gated && own_tile % 2 != 0 ? n : 0)];
         const auto extra = rows.early(row, there);
 #pragma unroll 1
-        for (int tile = 0; tile < tiles; ++tile) {
-            DecodeCodeSums sums;
-            int block = (warp - tile * shape.blocks) & (kDecodeStepWarps - 1);  // of the chunk
-            int begin = 0;
-            const auto chunk_at = [&](const DecodeRing::Place& place, int here) {
-                const std::uint32_t scales = place.slot + c.chunk * shape.block_bytes + 4 * g;
-                return DecodeCodesChunk{place.slot + lane * 16,
-                                        scales,
-                                        scales + c.chunk * shape.scale_bytes,
-                                        x_at + (here > 0 ? begin : 0) * 512,
-                                        groups + (here > 0 ? begin : 0) * groups_of_block * 8,
-                                        shape.block_bytes,
-                                        shape.scale_bytes,
-                                        groups_of_block * 8,
-                                        here,
-                                        (shape.steps - begin * shape.block_steps) * (4 / shape.block_steps)};
-            };
-            if constexpr (kForm == DecodeForm::int8) {
-                // A slot has one block for a warp: two slots at a time.
-#pragma unroll 1
-                for (int chunk = 0; chunk < c.chunks; chunk += 2) {
-                    const bool two = chunk + 1 < c.chunks;
-                    const auto read = [&](const DecodeRing::Place& place, int here) {
-                        const bool has = block < here;
-                        const auto read =
-                            read_block<false, 4>(c, chunk_at(place, here), has ? block : 0, lane, has);
-                        block += (has ? kDecodeStepWarps : 0) - here;
-                        begin += here;
-                        return read;
-                    };
-                    const auto first =
-                        read(full_slot(ring, next), min(static_cast<int>(c.chunk), shape.blocks - begin));
-                    const auto second = read(full_slot(ring, next + two),
-                                             two ? min(static_cast<int>(c.chunk), shape.blocks - begin) : 0);
-                    DecodeCodesReader<false, 4>::multiply(sums, first);
-                    DecodeCodesReader<false, 4>::multiply(sums, second);
-                    __syncwarp();
-                    free_slot(ring, ring.at(next), kDecodeStepWarps);
-                    if (two) free_slot(ring, ring.at(next + 1), kDecodeStepWarps);
-                    next += 1 + two;
-                }
-            } else {
-#pragma unroll 1
-                for (int chunk = 0; chunk < c.chunks; ++chunk) {
-                    const int here = min(static_cast<int>(c.chunk), shape.blocks - begin);
-                    const DecodeRing::Place place = full_slot(ring, next++);
-                    const DecodeCodesChunk at = chunk_at(place, here);
-                    if (c.bits == 4) {
-                        block = of_group == 4   ? multiply_chunk<true, 4>(sums, c, at, block, lane)
-                                : of_group == 2 ? multiply_chunk<true, 2>(sums, c, at, block, lane)
-                                                : multiply_chunk<true, 1>(sums, c, at, block, lane);
-                    } else {
-                        block = of_group == 4   ? multiply_chunk<false, 4>(sums, c, at, block, lane)
-                                : of_group == 2 ? multiply_chunk<false, 2>(sums, c, at, block, lane)
-                                                : multiply_chunk<false, 1>(sums, c, at, block, lane);
-                    }
-                    block -= here;
-                    begin += here;
-                    __syncwarp();
-                    free_slot(ring, place, kDecodeStepWarps);
-                }
+        for (int tile = 0; tile < tiles;) {
+            const bool two = product.pairs() && tile + 1 < tiles;
+            const float2 sums = product.multiply_tiles(state, ring, two);
+            if (lane % 4 <= two) {
+                float* to = parts[buffer][tile + lane % 4][warp] + lane / 4;
+                to[0] = sums.x, to[8] = sums.y;
             }
-            // Digits of a lane's columns; those of t 2 and 3 are others' copies, or the second halves'
-            // groups.
-            const bool counts = t < 2 || c.group == 16;
-#pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                float sum = fmaf(sums.of[2 * h + 1], 256.0f, sums.of[2 * h]);
-                sum = t % 2 == 0 ? sum + sums.offsets[h] : sum * 32768.0f;
-                if (!counts) sum = 0;
-                sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-                sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-                if (t == 0) parts[buffer][tile][warp][g + 8 * h] = sum;
-            }
+            tile += 1 + two;
         }
         computing_sync();
         if (thread < kQuantRows * kDecodeCodesTiles) {
             float sum = 0;
             if (own_tile < tiles) {
 #pragma unroll
-                for (int w = 0; w < kDecodeStepWarps; ++w)
-                    sum += parts[buffer][own_tile][w][thread % kQuantRows];
+                for (int w = 0; w < kDecodeStepWarps; ++w) sum += parts[buffer][own_tile][w][own_row];
             }
             sum *= of_row;
             __syncwarp();
@@ -458,6 +459,7 @@ __device__ __forceinline__ void multiply_codes(const DecodeRing& ring, std::uint
             }
         }
     }
+    next = state.next;
 }
 
 // A lane has an even row and the next one that after it.
@@ -503,13 +505,11 @@ struct DecodeCodesKernel : DecodeStepOrder<T, D, DecodeCodesKernel<T, D, kForm>>
     }
     __device__ __forceinline__ DecodeDigits digits(const DecodeCodes& c) const {
         const std::uint32_t words = shared_address(x());
-        return {words, words + static_cast<std::uint32_t>(p.parts.groups - p.parts.x), c};
+        return {words, words + static_cast<std::uint32_t>(p.parts.records - p.parts.x),
+                kForm == DecodeForm::any ? static_cast<std::uint32_t>(decode_record(p.least_group)) : 8, c};
     }
     __device__ __forceinline__ DecodeCodesParts* sums() const {
         return this->template at<DecodeCodesParts>(p.parts.sums);
-    }
-    __device__ __forceinline__ static int padded(int k) {
-        return (k + kDecodeCodesBlock - 1) / kDecodeCodesBlock * (kDecodeCodesBlock / 4);
     }
     __device__ __forceinline__ bool plain_head() const { return p.head_codes.bits == 16; }
 
@@ -539,40 +539,42 @@ struct DecodeCodesKernel : DecodeStepOrder<T, D, DecodeCodesKernel<T, D, kForm>>
             stream_codes<kHeadForm>(stream, p.head, p.head_codes, shared.head, false, p.vocab, p.hidden);
         }
     }
-    __device__ __forceinline__ void norm_for(const DecodeCodes& c, const T* from) {
-        const DecodeDigitsWriter to(digits(c));
+    __device__ __forceinline__ void norm_for(const DecodeCodes& c, const T* from, float squares) {
+        const DecodeDigitsWriter<false> to(digits(c));
         normalize_each<T>(
-            ring(), next, shared, reinterpret_cast<const uint2*>(from), p.hidden, padded(p.hidden),
-            p.norm_eps, [&](int i, const uint2& four) { to.template put<T>(four, i); },
+            ring(), next, shared, reinterpret_cast<const uint4*>(from), squares, p.hidden,
+            decode_chunks(p.hidden) * 32, p.norm_eps,
+            [&](int i, const uint4& eight) { to.template put<T>(eight, static_cast<std::uint32_t>(i) / 32); },
             [] { computing_sync(); });
         ++next;
     }
-    __device__ __forceinline__ void norm(int i, DecodePart part, const T* from) {
-        norm_for(codes_known<kForm>(codes(i, part)), from);
+    __device__ __forceinline__ void norm(int i, DecodePart part, const T* from, float squares) {
+        norm_for(codes_known<kForm>(codes(i, part)), from, squares);
     }
     __device__ __forceinline__ void take_x(int i, DecodePart part, std::int64_t words, std::uint32_t now) {
         const int k = shared.product(part).k;
-        const DecodeDigitsWriter to(digits(codes_known<kForm>(codes(i, part))));
+        const DecodeDigitsWriter<true> to(digits(codes_known<kForm>(codes(i, part))));
         if (thread_index() == 0) shared.waiting = 1;
-        receive_each(opaque_pointer(p.exchange) + words, k / 4, padded(k), now,
-                     [&](int index, const uint2& four) { to.template put<T>(four, index); });
+        receive_eights(opaque_pointer(p.exchange) + words, k / 4, decode_chunks(k), now,
+                       [&](const uint4& eight, int chunk) {
+                           to.template put<T>(eight, static_cast<std::uint32_t>(chunk));
+                       });
         if (thread_index() == 0) shared.waiting = 0;
     }
     __device__ __forceinline__ void finish(int, DecodePart) { computing_sync(); }
     __device__ __forceinline__ void multiply(int i, DecodePart part, std::uint32_t now) {
         const DecodeProduct& m = shared.product(part);
-        const DecodeDigits x = digits(codes_known<kForm>(codes(i, part)));
-        multiply_codes<kForm, true>(ring(), next, sums(), x.words, x.groups, codes(i, part),
-                                    shared.share(part), part == DecodePart::gate_up, m.n, m.k,
+        multiply_codes<kForm, true>(ring(), next, sums(), digits(codes_known<kForm>(codes(i, part))),
+                                    codes(i, part), shared.share(part), part == DecodePart::gate_up, m.n, m.k,
                                     PublishCodes<T>{this->sink(i, part, now)});
     }
     template <class Store>
-    __device__ __forceinline__ void head(Store store) {
-        if (plain_head()) return multiply_plain_head<T>(*this, store);
-        norm_for(codes_known<kHeadForm>(p.head_codes), this->hidden());
-        const DecodeDigits x = digits(codes_known<kHeadForm>(p.head_codes));
-        multiply_codes<kHeadForm, false>(ring(), next, sums(), x.words, x.groups, p.head_codes, shared.head,
-                                         false, p.vocab, p.hidden, StoreLogits<Store>{store});
+    __device__ __forceinline__ void head(float squares, Store store) {
+        if (plain_head()) return multiply_plain_head<T>(*this, squares, store);
+        norm_for(codes_known<kHeadForm>(p.head_codes), this->hidden(), squares);
+        multiply_codes<kHeadForm, false>(ring(), next, sums(), digits(codes_known<kHeadForm>(p.head_codes)),
+                                         p.head_codes, shared.head, false, p.vocab, p.hidden,
+                                         StoreLogits<Store>{store});
     }
 };
 

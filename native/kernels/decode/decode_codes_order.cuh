@@ -39,19 +39,13 @@ struct DecodeCodesStatic {
 };
 static_assert(sizeof(DecodeCodesStatic) <= kDecodeStepStaticBytes);
 
-// put(i, four elements of rms_norm(hidden) * weight), the weight being the ring's slot `number`; zeros up to
-// i = padded - 1. Each thread has written its own part of `hidden`, as receive_vector() does.
+// put(i, eight elements of rms_norm(hidden) * weight), the weight being the ring's slot `number`; zeros up to
+// i = padded - 1. squares: the sum of those of the thread's part of `hidden`.
 template <class T, class Put, class Finish>
 __device__ __forceinline__ void normalize_each(const DecodeRing ring, std::uint32_t number,
-                                               DecodeCodesStatic& shared, const uint2* hidden, int count,
-                                               int padded, float eps, Put put, Finish finish) {
-    const int thread = thread_index(), fours = count / 4;
-    float squares = 0;
-#pragma unroll 2
-    for (int i = thread; i < fours; i += kComputing) {
-        const float2 a = unpack_two<T>(hidden[i].x), b = unpack_two<T>(hidden[i].y);
-        squares = fmaf(b.y, b.y, fmaf(b.x, b.x, fmaf(a.y, a.y, fmaf(a.x, a.x, squares))));
-    }
+                                               DecodeCodesStatic& shared, const uint4* hidden, float squares,
+                                               int count, int padded, float eps, Put put, Finish finish) {
+    const int thread = thread_index(), eights = count / 8;
     squares = warp_reduce(squares, [](float a, float b) { return a + b; });
     if (thread % 32 == 0) shared.squares[thread / 32] = squares;
     const DecodeRing::Place place = ring.at(number);
@@ -61,17 +55,82 @@ __device__ __forceinline__ void normalize_each(const DecodeRing ring, std::uint3
 #pragma unroll
     for (int w = 0; w < kDecodeStepWarps; ++w) squares += shared.squares[w];
     const float scale = rsqrtf(squares * (1.0f / static_cast<float>(count)) + eps);
-#pragma unroll 2
-    for (int i = thread; i < padded; i += kComputing) {
-        uint2 normed{};
-        if (i < fours) {
-            const uint2 four = hidden[i], w = load_shared_eight(place.slot + 8 * i);
-            normed = scaled_four<T>(four, w, scale);
+    const auto normed = [&](int i) {
+        if (i >= eights) return uint4{};
+        const uint4 eight = hidden[i], w = load_shared(place.slot + 16 * i);
+        const uint2 low = scaled_four<T>({eight.x, eight.y}, {w.x, w.y}, scale),
+                    high = scaled_four<T>({eight.z, eight.w}, {w.z, w.w}, scale);
+        return uint4{low.x, low.y, high.x, high.y};
+    };
+#pragma unroll 1
+    for (int i = thread; i < padded; i += 2 * kComputing) {
+        if (i + kComputing < padded) {  // two at a time
+            const uint4 first = normed(i), second = normed(i + kComputing);
+            put(i, first);
+            put(i + kComputing, second);
+        } else {
+            put(i, normed(i));
         }
-        put(i, normed);
     }
     finish();  // all threads have passed
     if (thread / 32 < kDecodeTeam) free_slot(ring, place);
+}
+
+// put(eight elements, chunk) of the words of a vector of `quads` pairs of words, and of zeros up to whole
+// chunks of 256 elements. A lane's elements are those that it and its neighbour asked for: of the chunk's
+// first 128 on even lanes, of the others on odd ones.
+template <class Put>
+__device__ __forceinline__ void receive_eights(const std::uint64_t* from, int quads, int chunks,
+                                               std::uint32_t epoch, Put put) {
+    constexpr int kChunks = 2;  // at a time
+    const int thread = thread_index(), lane = thread % 32;
+    wait_for_words(from, quads, epoch);
+    // Those past the end ask for the last: registers that only some paths write are taken all through the
+    // layer.
+    const auto quad = [&](int chunk, int j) { return 64 * chunk + 32 * j + lane; };
+    const auto peek = [&](int chunk, int j) { return peek_two(from + 2 * min(quad(chunk, j), quads - 1)); };
+    TwoWords words[kChunks][2];
+    int chunk = thread / 32;
+    const auto ask = [&] {
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+            for (int j = 0; j < 2; ++j) words[i][j] = peek(chunk + i * kDecodeStepWarps, j);
+        }
+    };
+    if (chunk >= chunks) return;
+    ask();
+#pragma unroll 1
+    for (;;) {
+        uint4 eights[kChunks];
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) {
+            uint2 of[2];
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const int at = chunk + i * kDecodeStepWarps;
+                while (!words[i][j].of(epoch)) words[i][j] = peek(at, j);
+                of[j] = quad(at, j) < quads ? words[i][j].payload() : uint2{};
+            }
+            __syncwarp();
+            const bool odd = lane % 2 != 0;
+            const uint2 own = odd ? of[1] : of[0], given = odd ? of[0] : of[1];
+            const uint2 taken{__shfl_xor_sync(0xffffffffu, given.x, 1),
+                              __shfl_xor_sync(0xffffffffu, given.y, 1)};
+            eights[i] = odd ? uint4{taken.x, taken.y, own.x, own.y} : uint4{own.x, own.y, taken.x, taken.y};
+        }
+        // The next ones are asked for while these become digits.
+        const int now = chunk;
+        chunk += kChunks * kDecodeStepWarps;
+        if (chunk < chunks) ask();
+        if (now + kDecodeStepWarps < chunks) {
+            put(eights[0], now);
+            put(eights[1], now + kDecodeStepWarps);
+        } else {
+            put(eights[0], now);
+        }
+        if (chunk >= chunks) return;
+    }
 }
 
 // What sums of rows become: words of pairs, with a bias and added to `to` where there are these; or gates
@@ -95,13 +154,18 @@ struct DecodeStepOrder {
     const DecodeStepParams& p;
     DecodeCodesStatic& shared;
     int position;
-    std::uint32_t token, epoch;  // before this launch
-    std::uint32_t next = 0;      // of the ring's slots
+    std::uint32_t token, epoch;   // before this launch
+    const std::uint32_t inverse;  // of DecodeRing
+    std::uint32_t next = 0;       // of the ring's slots
 
     __device__ __forceinline__ Kernel& self() { return static_cast<Kernel&>(*this); }
     __device__ __forceinline__ DecodeRing ring() const {
-        return {shared_address(dynamic_shared()), shared_address(shared.barriers),
-                static_cast<std::uint32_t>(p.slots), Kernel::kSlotBytes, Kernel::kArrivals};
+        return {shared_address(dynamic_shared()),
+                shared_address(shared.barriers),
+                static_cast<std::uint32_t>(p.slots),
+                Kernel::kSlotBytes,
+                Kernel::kArrivals,
+                inverse};
     }
     template <class Value>
     __device__ __forceinline__ Value* known(std::int64_t part, int offset = 0) const {
@@ -148,11 +212,14 @@ struct DecodeStepOrder {
         self().stream_head(stream);
     }
 
-    __device__ __forceinline__ void receive(T* to, std::int64_t from, int count, std::uint32_t now) {
+    // The sum of the squares of what the thread put there.
+    __device__ __forceinline__ float receive(T* to, std::int64_t from, int count, std::uint32_t now) {
+        float squares = 0;
         if (thread_index() == 0) shared.waiting = 1;
         receive_vector(reinterpret_cast<uint2*>(to), opaque_pointer(p.exchange) + from, count / 4, now,
-                       [](uint2) {});
+                       [&](uint2 four) { squares = add_squares<T>(squares, four); });
         if (thread_index() == 0) shared.waiting = 0;
+        return squares;
     }
     // Elements 4 j to 4 j + 3 of the token's row.
     __device__ __forceinline__ uint2 embedded(int j) const {
@@ -167,18 +234,21 @@ struct DecodeStepOrder {
         return {pack_two<T>(four[0], four[1]), pack_two<T>(four[2], four[3])};
     }
     // The layer's vector, which `part` normalises: the residual sums that its product is added to.
-    __device__ __forceinline__ void take_hidden(int i, DecodePart part, T* to, std::uint32_t now) {
+    __device__ __forceinline__ float take_hidden(int i, DecodePart part, T* to, std::uint32_t now) {
         const bool first = part == DecodePart::qkv;
         if (first && i == 0) {
+            float squares = 0;
 #pragma unroll 1
-            for (int j = thread_index(); j < p.hidden / 4; j += kComputing)
-                reinterpret_cast<uint2*>(to)[j] =
-                    token < static_cast<std::uint32_t>(p.vocab) ? embedded(j) : uint2{};
-            return;
+            for (int j = thread_index(); j < p.hidden / 4; j += kComputing) {
+                const uint2 four = token < static_cast<std::uint32_t>(p.vocab) ? embedded(j) : uint2{};
+                reinterpret_cast<uint2*>(to)[j] = four;
+                squares = add_squares<T>(squares, four);
+            }
+            return squares;
         }
         const DecodePart next = first ? DecodePart::out : DecodePart::down;
-        if (shared.share(part).count > 0 || shared.share(next).count > 0)
-            receive(to, first ? p.at.hidden : p.at.residual, p.hidden, first ? now - 1 : now);
+        if (shared.share(part).count == 0 && shared.share(next).count == 0) return 0;
+        return receive(to, first ? p.at.hidden : p.at.residual, p.hidden, first ? now - 1 : now);
     }
     // One copy of what the parts have in common: a layer's instructions should stay in the cache.
     __device__ __forceinline__ void compute_layer(int i) {
@@ -188,8 +258,8 @@ struct DecodeStepOrder {
             const auto part = static_cast<DecodePart>(each);
             if (part == DecodePart::qkv || part == DecodePart::gate_up) {
                 T* to = part == DecodePart::qkv ? hidden() : middle();
-                take_hidden(i, part, to, now);
-                self().norm(i, part, to);
+                const float squares = take_hidden(i, part, to, now);
+                self().norm(i, part, to, squares);
             } else {
                 if (part == DecodePart::out) {
                     decode_attend<T, D>(p, layer(i), unit(i), *reinterpret_cast<DecodeScratch<T, D>*>(x()),
@@ -232,9 +302,9 @@ struct DecodeStepOrder {
     }
     __device__ __forceinline__ void choose() {
         const std::uint32_t now = epoch + 1 + static_cast<std::uint32_t>(p.layer_count);
-        receive(hidden(), p.at.hidden, p.hidden, now - 1);
+        const float squares = receive(hidden(), p.at.hidden, p.hidden, now - 1);
         Candidate best{-INFINITY, INT32_MAX};
-        self().head([&](int row, float logit) {
+        self().head(squares, [&](int row, float logit) {
             p.logits[row] = logit;
             if (row < p.num_tokens) best = better(best, {logit, row});
         });
@@ -244,12 +314,12 @@ struct DecodeStepOrder {
 
 // A head of T, for a kernel whose layers have codes.
 template <class T, class Any, class Store>
-__device__ __forceinline__ void multiply_plain_head(Any& any, Store store) {
-    auto* x = reinterpret_cast<uint2*>(any.x());
+__device__ __forceinline__ void multiply_plain_head(Any& any, float squares, Store store) {
+    auto* x = reinterpret_cast<uint4*>(any.x());
     const int hidden = any.p.hidden;
     normalize_each<T>(
-        any.ring(), any.next, any.shared, reinterpret_cast<const uint2*>(any.hidden()), hidden, hidden / 4,
-        any.p.norm_eps, [&](int i, const uint2& four) { x[i] = four; },
+        any.ring(), any.next, any.shared, reinterpret_cast<const uint4*>(any.hidden()), squares, hidden,
+        hidden / 8, any.p.norm_eps, [&](int i, const uint4& eight) { x[i] = eight; },
         [&] { finish_x(reinterpret_cast<uint2*>(any.x()), hidden); });
     ++any.next;
     multiply_weights<StepRows::single, T>(
@@ -275,7 +345,8 @@ __device__ __forceinline__ void decode_codes_step(const DecodeStepParams& p) {
         barrier_init_fence();
     }
     if (thread == 0) shared.waiting = 0;
-    Kernel kernel{{p, shared, position, token, epoch}};
+    Kernel kernel{
+        {p, shared, position, token, epoch, DecodeRing::inverse_of(static_cast<std::uint32_t>(p.slots))}};
     const auto copy = [&](const void* from, std::int64_t to, std::size_t bytes) {
         auto* words = kernel.template at<std::uint64_t>(to);
         for (int i = thread; i < p.layer_count * static_cast<int>(bytes / 8); i += kDecodeStepThreads)

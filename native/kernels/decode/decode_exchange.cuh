@@ -74,6 +74,14 @@ __device__ __forceinline__ uint2 receive_two(const std::uint64_t* from, std::uin
 inline constexpr int kComputing = 32 * kDecodeStepWarps;
 __device__ __forceinline__ void computing_sync() { named_barrier_sync(1, kComputing); }
 
+// One lane of a warp asks until there is something, and not all the time: askers delay the words.
+__device__ __forceinline__ void wait_for_words(const std::uint64_t* from, int pairs, std::uint32_t epoch) {
+    if (thread_index() % 32 == 0 && thread_index() < pairs) {
+        while (!peek_two(from + 2 * thread_index()).of(epoch)) __nanosleep(64);
+    }
+    __syncwarp();
+}
+
 // put(i, payloads of words 2 i and 2 i + 1) for all i below `pairs`, and of zeros up to `padded` - 1; each
 // thread has the places thread, thread + kComputing, ... `padded`: pairs, or where put is for whole warps
 // pairs rounded up to these.
@@ -81,11 +89,7 @@ template <class Put>
 __device__ __forceinline__ void receive_each(const std::uint64_t* from, int pairs, int padded,
                                              std::uint32_t epoch, Put put) {
     constexpr int kMost = 4;
-    // One lane of a warp asks until there is something, and not all the time: askers delay the words.
-    if (thread_index() % 32 == 0 && thread_index() < pairs) {
-        while (!peek_two(from + 2 * thread_index()).of(epoch)) __nanosleep(64);
-    }
-    __syncwarp();
+    wait_for_words(from, pairs, epoch);
 #pragma unroll 1
     for (int base = thread_index(); base < padded; base += kMost * kComputing) {
         TwoWords words[kMost];

@@ -26,14 +26,9 @@ struct DecodeRing {
         std::uint32_t slot, barrier, parity;
     };
     // arrivals: that say that a slot is empty.
-    __device__ __forceinline__ DecodeRing(std::uint32_t slots_at, std::uint32_t barriers, std::uint32_t slots,
-                                          std::uint32_t slot_bytes, std::uint32_t arrivals)
-        : first_slot(slots_at),
-          first_barrier(barriers),
-          slots(slots),
-          slot_bytes(slot_bytes),
-          arrivals(arrivals),
-          inverse(0xffffffffu / slots + 1) {}
+    __device__ __forceinline__ static std::uint32_t inverse_of(std::uint32_t slots) {
+        return 0xffffffffu / slots + 1;
+    }
     __device__ __forceinline__ Place at(std::uint32_t number) const {
         const std::uint32_t round = __umulhi(number, inverse), index = number - round * slots;
         return {first_slot + index * slot_bytes, first_barrier + 8 * index, round & 1};

@@ -233,8 +233,9 @@ __device__ __forceinline__ void decode_step(const DecodeStepParams& p) {
         angles,
         reinterpret_cast<T*>(beside + parts.hidden),
         reinterpret_cast<T*>(beside + parts.x),
-        DecodeRing(shared_address(dynamic), shared_address(shared.barriers),
-                   static_cast<std::uint32_t>(p.slots), kDecodeStepSlotBytes, kDecodeTeam),
+        DecodeRing{shared_address(dynamic), shared_address(shared.barriers),
+                   static_cast<std::uint32_t>(p.slots), kDecodeStepSlotBytes, kDecodeTeam,
+                   DecodeRing::inverse_of(static_cast<std::uint32_t>(p.slots))},
         position,
         token,
         epoch};

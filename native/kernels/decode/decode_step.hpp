@@ -45,7 +45,7 @@ struct DecodeChunks {
 
 // The codes of a quantised matrix (kernels/gemm/quantized.hpp), whose `data` is where others have their
 // weights. It goes by in tiles of 16 rows, each in blocks of 128 weights along k.
-inline constexpr int kDecodeCodesBlock = 128;
+inline constexpr int kDecodeCodesBlock = 128, kDecodeCodesDigits = 3;  // bytes of an element of x
 struct DecodeCodes {
     const float* scales;         // of rows or of groups
     const float* offsets;        // of groups, or null
@@ -59,6 +59,14 @@ struct DecodeCodes {
             bits == 4 ? QuantFormat::int4 : QuantFormat::int8, n, k, group, data, scales, offsets, nullptr};
     }
 };
+// Elements of x become digits in chunks of 256, with a record of so many bytes for each block of 128, which
+// has a number for each group.
+GPK_HD std::int32_t decode_chunks(std::int32_t k) {
+    return (k + 2 * kDecodeCodesBlock - 1) / (2 * kDecodeCodesBlock);
+}
+GPK_HD std::int32_t decode_record(std::int32_t least_group) {
+    return least_group >= kDecodeCodesBlock ? 8 : least_group >= 32 ? 32 : 48;
+}
 // Which codes a kernel is for: those that `quantize` makes at loading (int8 by the row, int4 in groups of 128
 // without offsets; the head int8 or of T), or any.
 enum class DecodeForm : int { int8, int4_128, any };
@@ -83,9 +91,9 @@ struct DecodeUnit {
 };
 
 // In shared memory: the layers' tables, the block's units, angles, the hidden vector (twice), parts of the
-// sums of codes, then x; attention's parts lie in its place. Of codes, `groups` is behind the digits of x.
+// sums of codes, then x; attention's parts lie in its place. Of codes, `records` are behind the digits of x.
 struct DecodeStepShared {
-    std::int64_t layers, codes, units, angles, hidden, sums, x, groups, bytes;
+    std::int64_t layers, codes, units, angles, hidden, sums, x, records, bytes;
 };
 struct DecodeStepParams {
     const DecodeStepLayer* layers;  // [layer_count], in device memory
@@ -166,8 +174,9 @@ GPK_HD DecodeStepShared decode_step_shared(const DecodeStepParams& p, int d) {
     const auto up = [](std::int64_t bytes) { return (bytes + 127) / 128 * 128; };
     const std::int64_t of_heads = std::int64_t{p.heads} * d;
     const std::int64_t elements = most(most(p.hidden, p.intermediate), of_heads);
-    const std::int64_t digits = (elements + kDecodeCodesBlock - 1) / kDecodeCodesBlock * kDecodeCodesBlock;
-    const std::int64_t groups = p.codes != nullptr ? digits / p.least_group : 0;
+    const std::int64_t chunks = decode_chunks(static_cast<std::int32_t>(elements));
+    const std::int64_t digits = p.codes != nullptr ? chunks * 2 * kDecodeCodesBlock * kDecodeCodesDigits : 0;
+    const std::int64_t records = p.codes != nullptr ? chunks * 2 * decode_record(p.least_group) : 0;
     const std::int64_t attention = std::int64_t{kDecodeStepWarps} * kDecodeStepQueries * (d + 4) * 4 +
                                    (kDecodeStepQueries + 2) * 2 * std::int64_t{d};
     DecodeStepShared s;
@@ -179,10 +188,8 @@ GPK_HD DecodeStepShared decode_step_shared(const DecodeStepParams& p, int d) {
     s.hidden = up(s.angles + 4 * std::int64_t{d});
     s.sums = up(s.hidden + 4 * std::int64_t{p.hidden});
     s.x = s.sums + (p.codes != nullptr ? kDecodeCodesSumBytes : 0);
-    s.groups = s.x + (p.codes != nullptr ? 4 * digits : 0);
-    s.bytes =
-        up(s.x + most(p.codes != nullptr ? 4 * digits + 8 * groups : 2 * (elements + DecodeChunks::kUnit),
-                      attention));
+    s.records = s.x + digits;
+    s.bytes = up(s.x + most(most(digits + records, 2 * (elements + DecodeChunks::kUnit)), attention));
     return s;
 }
 
