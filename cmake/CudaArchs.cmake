@@ -1,6 +1,6 @@
 # What PYGPUKIT_CUDA_ARCHS may say:
 #
-#   80 86 89 90a 100a 120a   machine code for that architecture
+#   80 86 89 90a 100a 120a   machine code for that architecture; beside 80, most kernels leave 86 and 89 to it
 #   80-virtual               PTX, which the driver compiles for this and every newer GPU
 #   native                   machine code for this machine's own GPUs
 #   release                  everything that a published wheel carries
