@@ -128,7 +128,8 @@ bool successor_may_come(const GemmVariant& variant, const GemmProblem& p, int mu
 bool wgmma_can_run(const GemmVariant& variant, const GemmProblem& p, int sm) {
     return runs_sm90(variant.kernel(), sm) && p.batch_rank <= kMaxBatchDims &&
            parts_of_k(variant, p) >= least_parts_of_k(*variant.wgmma) &&
-           (wgmma_store(variant, p) != WgmmaStore::pairs || !changes(p.epilogue)) &&
+           (!changes(p.epilogue) ||
+            (wgmma_finishes(*variant.wgmma) && wgmma_store(variant, p) != WgmmaStore::pairs)) &&
            std::max({p.m, p.n, p.k}) <= kMaxExtent - 1024 &&
            parts_of(p, {variant.wgmma->rows, variant.wgmma->columns}) <= kMaxExtent / 16 &&
            fits(operand_a(variant, p), p) && fits(operand_b(variant, p), p);
@@ -146,8 +147,11 @@ WgmmaStore wgmma_store(const GemmVariant& v, const GemmProblem& p) {
               result_size = static_cast<int>(itemsize(v.result.value_or(v.dtype)));
     if (wgmma_from_registers(v.a == GemmLayout::along_k, size)) return WgmmaStore::pairs;
     const GemmEpilogue& e = p.epilogue;
-    if (wgmma_maps_result(tile, result_size) && can(false) && e.residual == nullptr &&
-        e.activation == GemmActivation::none) {
+    const bool adds =  // a residual is read by pairs
+        e.residual == nullptr ||
+        (e.residual_col == 1 && e.residual_row % 2 == 0 &&
+         reinterpret_cast<std::uintptr_t>(e.residual) % static_cast<unsigned>(2 * result_size) == 0);
+    if (wgmma_maps_result(tile, result_size) && can(false) && adds && e.activation == GemmActivation::none) {
         return WgmmaStore::map;
     }
     const bool along_k = v.a == GemmLayout::along_k && v.b == GemmLayout::along_k;

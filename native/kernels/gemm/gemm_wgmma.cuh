@@ -338,6 +338,8 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
         typename W::Sum sums[W::kParts][W::kSums];
         const Place at = tiles.place(p, id, rank);
         const Finish<W> finish(p.problem, at.row + part_row + thread / 32 * 16 + thread % 32 / 4);
+        if constexpr (W::kFinishes)
+            ask_for_residual<W>(p.problem, at.row + part_row, at.column + part_column);
         const auto multiply = [&](typename W::Sum(&to)[W::kParts][W::kSums], bool add) {
             const std::uint32_t stage = ring.stage * (W::kStageBytes / 16);
             barrier_wait(full[ring.stage], ring.phase);
@@ -446,7 +448,11 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
         const auto store = [&](const typename W::Sum(&own)[W::kParts][W::kOwnSums]) {
             if constexpr (W::kFromRegisters) return store_pairs<W>(p, part, at, own);
             if constexpr (W::kMapsResult) {
-                if (p.store == WgmmaStore::map) return store_by_map<W>(p, part, at, finish, own);
+                if (p.store == WgmmaStore::map) {
+                    if (W::kFinishes && finish.needed)
+                        return store_by_map<W, W::kFinishes>(p, part, at, finish, own);
+                    return store_by_map<W, false>(p, part, at, finish, own);
+                }
             }
             if constexpr (W::kTurnsResult) {
                 if (p.store == WgmmaStore::turned) return store_turned<W>(p, part, at, own);

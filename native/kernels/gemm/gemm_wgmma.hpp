@@ -190,6 +190,10 @@ GPK_HD constexpr int wgmma_boxes(const WgmmaTile& t) {
 GPK_HD constexpr int wgmma_staging_bytes(const WgmmaTile& t) {  // of a warpgroup
     return 4 * wgmma_boxes(t) * kWgmmaStoreBytes;
 }
+// Whether there are registers left for an epilogue, beside a consumer's sums.
+GPK_HD constexpr bool wgmma_finishes(const WgmmaTile& t) {
+    return t.turns != WgmmaTurns::tiles || t.rows * t.columns <= 128 * 128;
+}
 // What a block stores of what a consumer makes, and whether the copy engine can.
 GPK_HD constexpr int wgmma_own_columns(const WgmmaTile& t) {
     return wgmma_part_columns(t) / (t.turns == WgmmaTurns::k ? kWgmmaConsumers : t.split);
@@ -205,8 +209,9 @@ GPK_HD constexpr int wgmma_shared_bytes(const WgmmaTile& t) {
 inline constexpr int kWgmmaGroupRows = 2048;  // rows of c whose tiles are taken together
 
 // How c is written: row by row, whatever it is; or by the copy engine, where it is aligned along n and the
-// epilogue scales and adds a bias at most; or by it where c is contiguous along m and there is no epilogue.
-// `pairs`: where a comes through registers, from the registers of the sums, without an epilogue.
+// epilogue has no activation and what it adds is aligned, too; or by it where c is contiguous along m and
+// there is no epilogue. `pairs`: where a comes through registers, from the registers of the sums, without an
+// epilogue.
 enum class WgmmaStore : std::int32_t { rows, map, turned, pairs };
 // a that lies across k, of elements that the instruction reads along k only.
 GPK_HD constexpr bool wgmma_from_registers(bool a_along_k, int itemsize) {

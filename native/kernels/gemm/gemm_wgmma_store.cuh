@@ -1,6 +1,7 @@
 // How a consumer's sums become c.
 #pragma once
 
+#include "kernels/elementwise/unary_fast.cuh"
 #include "kernels/gemm/activate.hpp"
 #include "kernels/gemm/gemm_wgmma_tile.cuh"
 
@@ -44,18 +45,19 @@ struct Part {
     unsigned char* staging;
 };
 
-// What follows the sums without looking at c, in the places that wgmma leaves them; the order of the steps is
+// What follows the sums but activations, in the places that wgmma leaves them; the order of the steps is
 // that of finish_row(). Made before the sums are: what it reads is there in time.
 template <class W>
 struct Finish {
+    const GemmProblem& g;
     const GemmEpilogue& e;
-    int last;  // column of c
+    int row, last;  // of a thread; column of c
     bool needed;
     float rows[W::kParts][2];  // of a thread in each 64
     float columns = 1;         // the scale of all, or the first
 
-    __device__ __forceinline__ Finish(const GemmProblem& p, int row)
-        : e(p.epilogue), last(static_cast<int>(p.n) - 1), needed(changes(p.epilogue)) {
+    __device__ __forceinline__ Finish(const GemmProblem& p, int row_)
+        : g(p), e(p.epilogue), row(row_), last(static_cast<int>(p.n) - 1), needed(changes(p.epilogue)) {
 #pragma unroll
         for (int i = 0; i < W::kParts; ++i) {
 #pragma unroll
@@ -90,11 +92,55 @@ struct Finish {
             const int column = j / 4 * 2 + j % 2;
             d[j] = d[j] * e.scale * rows[i][j / 2 % 2] * scales[column] + biases[column];
         }
+        if (e.residual == nullptr) return;
+        using Two = Vector<typename W::Out, 2>;
+        Two add[kColumns / 4];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const std::int64_t line = min(row + i * 64 + half * 8, static_cast<int>(g.m) - 1);
+            const auto* from = static_cast<const typename W::Out*>(e.residual) + line * e.residual_row;
+#pragma unroll
+            for (int j = half; j < kColumns / 4; j += 2)
+                add[j] = *reinterpret_cast<const Two*>(from + min(x + j / 2 * 8, last - 1));
+        }
+#pragma unroll
+        for (int j = 0; j < kColumns / 2; ++j) d[j] += convert<float>(add[j / 2].values[j % 2]);
     }
 };
 
-// A warp's 16 rows of up to 128 bytes of columns: through shared memory to the copy engine.
+// Asks the L2 cache for what a residual will add to a consumer's part, long before it is needed.
+template <class W>
+__device__ __forceinline__ void ask_for_residual(const GemmProblem& p, int row, int column) {
+    if (p.epilogue.residual == nullptr || p.epilogue.residual_col != 1) return;
+    constexpr int kSize = sizeof(typename W::Out), kLines = (W::kPartColumns * kSize + 127) / 128;
+    for (int id = threadIdx.x % kWarpgroup; id < W::kPartRows * kLines; id += kWarpgroup) {
+        const std::int64_t y = row + id / kLines, x = column + id % kLines * (128 / kSize);
+        if (y >= p.m || x >= p.n) continue;
+        const auto* at =
+            static_cast<const typename W::Out*>(p.epilogue.residual) + y * p.epilogue.residual_row + x;
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+    }
+}
+
+// Those of a box that no other tile makes, from registers: this thread's, from (row, column) on.
 template <class W, int kColumns>
+__device__ __forceinline__ void store_own(const GemmWgmmaParams& p, const float (&d)[kColumns / 2], int row,
+                                          int column, const Place& at) {
+    using Out = typename W::Out;
+    const GemmProblem& g = p.problem;
+    Out* c = static_cast<Out*>(g.c) + at.batch[0] * batch_stride(g.c_batch, g.batch_rank, 0) +
+             at.batch[1] * batch_stride(g.c_batch, g.batch_rank, 1);
+#pragma unroll
+    for (int j = 0; j < kColumns / 2; j += 2) {
+        const int y = row + j / 2 % 2 * 8, x = column + j / 4 * 8;
+        if (y < at.own_row || y >= g.m || x < at.own_column || x >= g.n) continue;
+        *reinterpret_cast<Vector<Out, 2>*>(c + y * g.c_row + x) = {convert<Out>(d[j]),
+                                                                   convert<Out>(d[j + 1])};
+    }
+}
+
+// A warp's 16 rows of up to 128 bytes of columns: through shared memory to the copy engine.
+template <class W, bool kFinish, int kColumns>
 __device__ __forceinline__ void store_box(const GemmWgmmaParams& p, unsigned char* box,
                                           const typename W::Sum* sums, const Finish<W>& finish, int part,
                                           int row, int column, const Place& at) {
@@ -105,8 +151,12 @@ __device__ __forceinline__ void store_box(const GemmWgmmaParams& p, unsigned cha
     typename W::Sum d[kColumns / 2];
 #pragma unroll
     for (int j = 0; j < kColumns / 2; ++j) d[j] = sums[j];
-    if constexpr (std::is_same_v<typename W::Sum, float>) {
-        if (finish.needed) finish.template apply<kColumns>(d, part, column + lane % 4 * 2);
+    if constexpr (kFinish) {
+        finish.template apply<kColumns>(d, part, column + lane % 4 * 2);
+        // What another tile makes too must not be added to twice, where a residual is the result itself.
+        if (finish.e.residual != nullptr && (row < at.own_row || column < at.own_column)) {
+            return store_own<W, kColumns>(p, d, row + lane / 4, column + lane % 4 * 2, at);
+        }
     }
     if (lane == 0) tma_store_wait<W::kBoxes - 1>();  // what was in the box has been read
     __syncwarp();
@@ -140,8 +190,9 @@ __device__ __forceinline__ void store_box(const GemmWgmmaParams& p, unsigned cha
     }
 }
 
-// Each warp by itself, so that none waits for another.
-template <class W>
+// Each warp by itself, so that none waits for another. Without an epilogue by code of its own: to jump over
+// what finishes each box took longer, as instructions came late.
+template <class W, bool kFinish>
 __device__ __forceinline__ void store_by_map(const GemmWgmmaParams& p, const Part& part, const Place& at,
                                              const Finish<W>& finish,
                                              const typename W::Sum (&sums)[W::kParts][W::kOwnSums]) {
@@ -153,13 +204,14 @@ __device__ __forceinline__ void store_by_map(const GemmWgmmaParams& p, const Par
     for (int i = 0; i < W::kParts; ++i) {
 #pragma unroll
         for (int first = 0; first + kWhole <= W::kOwnColumns; first += kWhole, ++turn) {
-            store_box<W, kWhole>(p, boxes + turn % W::kBoxes * kWgmmaStoreBytes, sums[i] + first / 2, finish,
-                                 i, row + i * 64, part.column + first, at);
+            store_box<W, kFinish, kWhole>(p, boxes + turn % W::kBoxes * kWgmmaStoreBytes, sums[i] + first / 2,
+                                          finish, i, row + i * 64, part.column + first, at);
         }
         if constexpr (kRest > 0) {
             constexpr int kFirst = W::kOwnColumns - kRest;
-            store_box<W, kRest>(p, boxes + turn++ % W::kBoxes * kWgmmaStoreBytes, sums[i] + kFirst / 2,
-                                finish, i, row + i * 64, part.column + kFirst, at);
+            store_box<W, kFinish, kRest>(p, boxes + turn++ % W::kBoxes * kWgmmaStoreBytes,
+                                         sums[i] + kFirst / 2, finish, i, row + i * 64, part.column + kFirst,
+                                         at);
         }
     }
 }
@@ -230,8 +282,9 @@ __device__ __forceinline__ void load_row(float (&to)[8], const T* from, std::int
     }
 }
 template <class T, class Sum>
-__device__ __forceinline__ void store_row(T* to, std::int64_t step, const Sum (&from)[8], int count) {
-    if (count == 8 && step == 1 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
+__device__ __forceinline__ void store_row(T* to, std::int64_t step, const Sum (&from)[8], int first,
+                                          int count) {
+    if (first <= 0 && count == 8 && step == 1 && reinterpret_cast<std::uintptr_t>(to) % 16 == 0) {
         constexpr int kWide = 16 / sizeof(T);
 #pragma unroll
         for (int i = 0; i < 8; i += kWide) {
@@ -243,12 +296,47 @@ __device__ __forceinline__ void store_row(T* to, std::int64_t step, const Sum (&
     } else {
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            if (i < count) to[i * step] = convert<T>(from[i]);
+            if (i >= first && i < count) to[i * step] = convert<T>(from[i]);
         }
     }
 }
 
-// 8 sums of row y, from column x on, of which `count` exist.
+// As activate(), of values that will be rounded to T.
+template <class T>
+__device__ __forceinline__ void activate_row(GemmActivation activation, float (&v)[8]) {
+    const auto apply = [&](auto function) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) v[j] = function(v[j]);
+    };
+    if constexpr (sizeof(T) == 2) {
+        switch (activation) {
+            case GemmActivation::none: break;
+            case GemmActivation::relu: apply(unary_functors::relu::apply<float>); break;
+            case GemmActivation::gelu: apply(fast::gelu); break;
+            case GemmActivation::gelu_tanh: apply(fast::gelu_tanh); break;
+            case GemmActivation::silu: apply(fast::silu); break;
+        }
+    } else {
+        apply([&](float x) { return activate(activation, x); });
+    }
+}
+
+// 8 elements of a row of a residual, on their way.
+template <class T>
+struct Eight {
+    static constexpr int kWide = 16 / sizeof(T);
+    Vector<T, kWide> parts[8 / kWide];
+    __device__ __forceinline__ void load(const T* from) {
+#pragma unroll
+        for (int i = 0; i < 8 / kWide; ++i) parts[i] = reinterpret_cast<const Vector<T, kWide>*>(from)[i];
+    }
+    __device__ __forceinline__ void add_to(float (&v)[8]) const {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) v[j] += convert<float>(parts[j / kWide].values[j % kWide]);
+    }
+};
+
+// 8 sums of row y, from column x on, of which `count` exist; without the residual.
 template <class T>
 __device__ __forceinline__ void finish_row(const GemmEpilogue& e, float (&v)[8], std::int64_t y,
                                            std::int64_t x, int count) {
@@ -270,70 +358,100 @@ __device__ __forceinline__ void finish_row(const GemmEpilogue& e, float (&v)[8],
 #pragma unroll
         for (int j = 0; j < 8; ++j) v[j] += add[j];
     }
-    if (e.activation != GemmActivation::none) {
-#pragma unroll
-        for (int j = 0; j < 8; ++j) v[j] = activate(e.activation, v[j]);
-    }
-    if (e.residual != nullptr) {
-        load_row(add, static_cast<const T*>(e.residual) + y * e.residual_row + x * e.residual_col,
-                 e.residual_col, count);
-#pragma unroll
-        for (int j = 0; j < 8; ++j) v[j] += add[j];
-    }
+    if (e.activation != GemmActivation::none) activate_row<T>(e.activation, v);
 }
 
-// Any c, and any epilogue: through shared memory as float32, up to 32 columns at a time, so that a
-// thread has 8 elements of one row. `own`: the sums of kOwnColumns columns.
+// Any c, and any epilogue: each warp by itself, through shared memory as float32, up to 32 columns at a time,
+// so that a thread has pieces of 8 elements of a row. What a residual adds to them is asked for one chunk
+// ahead. `own`: the sums of kOwnColumns columns.
 template <class W>
 __device__ __forceinline__ void store_rows(const GemmWgmmaParams& p, const Part& part, const Place& at,
                                            const typename W::Sum (&own)[W::kParts][W::kOwnSums]) {
     using Out = typename W::Out;
     using Sum = typename W::Sum;
     constexpr int kChunk = W::kOwnColumns % 32 == 0 ? 32 : W::kOwnColumns % 16 == 0 ? 16 : 8;
-    constexpr int kInPart = W::kOwnColumns / kChunk, kPieces = kChunk / 8;  // of 8 columns
+    constexpr int kInPart = W::kOwnColumns / kChunk, kChunks = W::kParts * kInPart;
+    constexpr int kPieces = kChunk / 8, kTurns = (16 * kPieces + 31) / 32;  // of a thread, in a chunk
     const GemmProblem& g = p.problem;
-    const int thread = threadIdx.x % kWarpgroup, lane = thread % 32;
+    const GemmEpilogue& e = g.epilogue;
+    const int warp = threadIdx.x % kWarpgroup / 32, lane = threadIdx.x % 32;
     Out* c = static_cast<Out*>(g.c) + at.batch[0] * batch_stride(g.c_batch, g.batch_rank, 0) +
              at.batch[1] * batch_stride(g.c_batch, g.batch_rank, 1);
     // 16-byte pieces of a row of 128 bytes, permuted as the copy engine's widest swizzle does.
-    const auto piece = [&](int row, int index) { return part.staging + row * 128 + (index ^ row % 8) * 16; };
-#pragma unroll 1
-    for (int chunk = 0; chunk < W::kParts * kInPart; ++chunk) {
-        named_barrier_sync(kStoreBarrier + part.consumer, kWarpgroup);  // what was there has been read
+    unsigned char* box = part.staging + warp * W::kBoxes * kWgmmaStoreBytes;
+    const auto piece = [&](int row, int index) { return box + row * 128 + (index ^ row % 8) * 16; };
+    struct Line {
+        int y, x;
+        int first, count;  // of 8: those that exist, and that no other tile makes: a residual may be c itself
+        bool any;
+    };
+    const auto line = [&](int chunk, int turn) {
+        const int id = turn * 32 + lane;
+        Line l;
+        l.y = part.row + chunk / kInPart * 64 + warp * 16 + id / kPieces;
+        l.x = part.column + chunk % kInPart * kChunk + id % kPieces * 8;
+        l.first = max(at.own_column - l.x, 0);
+        l.count = min(static_cast<int>(g.n) - l.x, 8);
+        l.any = l.y >= at.own_row && l.y < g.m && l.first < l.count && id < 16 * kPieces;
+        return l;
+    };
+    const auto* residual = static_cast<const Out*>(e.residual);
+    const bool wide = residual != nullptr && e.residual_col == 1 &&
+                      reinterpret_cast<std::uintptr_t>(residual + part.column) % 16 == 0 &&
+                      e.residual_row * sizeof(Out) % 16 == 0;
+    Eight<Out> ahead[kTurns];
+    const auto ask = [&](int chunk, int turn) {
+        const Line l = line(chunk, turn);
+        if (l.any && l.count == 8) ahead[turn].load(residual + l.y * e.residual_row + l.x);
+    };
+    if (W::kFinishes && wide) {
 #pragma unroll
-        for (int each = 0; each < W::kParts * kInPart; ++each) {  // registers have constant numbers
+        for (int turn = 0; turn < kTurns; ++turn) ask(0, turn);
+    }
+#pragma unroll 1
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+        __syncwarp();  // what was there has been read
+#pragma unroll
+        for (int each = 0; each < kChunks; ++each) {  // registers have constant numbers
             if (each != chunk) continue;
 #pragma unroll
             for (int j = 0; j < kPieces; ++j) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int row = thread / 32 * 16 + half * 8 + lane / 4;
                     const Sum* d = own[each / kInPart] + each % kInPart * (kChunk / 2) + j * 4 + half * 2;
-                    *reinterpret_cast<Vector<Sum, 2>*>(piece(row, j * 2 + lane % 4 / 2) + lane % 2 * 8) = {
-                        d[0], d[1]};
+                    *reinterpret_cast<Vector<Sum, 2>*>(piece(half * 8 + lane / 4, j * 2 + lane % 4 / 2) +
+                                                       lane % 2 * 8) = {d[0], d[1]};
                 }
             }
         }
-        named_barrier_sync(kStoreBarrier + part.consumer, kWarpgroup);
-        const std::int64_t row0 = part.row + chunk / kInPart * 64,
-                           column0 = part.column + chunk % kInPart * kChunk;
-#pragma unroll 1
-        for (int id = thread; id < 64 * kPieces; id += kWarpgroup) {
-            const int row = id / kPieces, index = id % kPieces;
-            const std::int64_t y = row0 + row, x = column0 + index * 8;
-            const int count = static_cast<int>(min(g.n - x, std::int64_t{8}));
-            if (y >= g.m || count <= 0) continue;
+        __syncwarp();
+#pragma unroll
+        for (int turn = 0; turn < kTurns; ++turn) {
+            const Line l = line(chunk, turn);
+            const int id = turn * 32 + lane;
+            if (!l.any) continue;
             Sum v[8];
 #pragma unroll
             for (int j = 0; j < 8; j += 4) {
-                const auto four = *reinterpret_cast<const Vector<Sum, 4>*>(piece(row, index * 2 + j / 4));
+                const auto four =
+                    *reinterpret_cast<const Vector<Sum, 4>*>(piece(id / kPieces, id % kPieces * 2 + j / 4));
 #pragma unroll
-                for (int l = 0; l < 4; ++l) v[j + l] = four.values[l];
+                for (int i = 0; i < 4; ++i) v[j + i] = four.values[i];
             }
-            if constexpr (std::is_same_v<Sum, float>) {
-                if (changes(g.epilogue)) finish_row<Out>(g.epilogue, v, y, x, count);
+            if constexpr (W::kFinishes) {
+                if (changes(e)) finish_row<Out>(e, v, l.y, l.x, l.count);
+                if (wide && l.count == 8) {
+                    ahead[turn].add_to(v);
+                } else if (residual != nullptr) {
+                    float add[8];
+                    load_row(add, residual + l.y * e.residual_row + l.x * e.residual_col, e.residual_col,
+                             l.count);
+#pragma unroll
+                    for (int j = 0; j < 8; ++j) v[j] += add[j];
+                }
+                if (wide && chunk + 1 < kChunks) ask(chunk + 1, turn);
             }
-            store_row(c + y * g.c_row + x * g.c_col, g.c_col, v, count);
+            store_row(c + l.y * g.c_row + l.x * g.c_col, g.c_col, v, l.first, l.count);
         }
     }
 }

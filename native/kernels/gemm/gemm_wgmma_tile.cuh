@@ -9,8 +9,8 @@
 
 namespace gpk::kernels {
 
-constexpr int kWarpgroup = 128;                     // threads
-constexpr int kStoreBarrier = 1, kTurnBarrier = 3;  // named barriers, of the first consumer
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kTurnBarrier = 1;  // named barrier, of the first consumer
 
 template <class T_, class Out_, WgmmaTile kTile, bool kAAlongK_, bool kBAlongK_,
           WgmmaSums kHow_ = WgmmaSums::direct>
@@ -52,6 +52,7 @@ struct Wgmma {
     static constexpr int kABytes = kRows * kWgmmaDepthBytes, kStageBytes = wgmma_stage_bytes(kTile);
     static constexpr int kStagingBytes = wgmma_staging_bytes(kTile);  // of a consumer
     static constexpr int kBoxes = wgmma_boxes(kTile);                 // of a warp, in it
+    static constexpr bool kFinishes = wgmma_finishes(kTile) && std::is_same_v<Sum, float>;
     static constexpr bool kMapsResult = wgmma_maps_result(kTile, sizeof(Out));
     static constexpr bool kTurnsResult =
         wgmma_turns_result(kTile, kAAlongK&& kBAlongK, sizeof(T), sizeof(Out));
@@ -62,8 +63,9 @@ struct Wgmma {
 // Where a tile lies. Groups of tile rows are taken together, column by column, so that blocks that run at one
 // time share their operands in the L2 cache.
 struct Place {
-    int row, column;  // elements of c
-    int batch[2];     // the innermost first
+    int row, column;          // elements of c
+    int own_row, own_column;  // the first that no other tile makes
+    int batch[2];             // the innermost first
 };
 
 template <class W>
@@ -76,7 +78,7 @@ struct Tiles {
 
     // Of block `rank` of those that share a part of k. The last tiles move back to where all their lines
     // exist and make some elements once more, with the same bits: the copy engine takes long to make lines
-    // that are not there. Not where a residual may be the result itself.
+    // that are not there.
     __device__ __forceinline__ Place place(const GemmWgmmaParams& p, int id, int rank) const {
         const int in_matrix = rows * columns, batch = id / in_matrix, inside = id - batch * in_matrix;
         const int group = inside / (p.group * columns), first = group * p.group;
@@ -87,7 +89,8 @@ struct Tiles {
         Place place;
         place.row = (row * W::kBelow + (W::kBelow > 1 ? rank % W::kBelow : 0)) * W::kRows;
         place.column = (column * W::kBeside + (W::kBeside > 1 ? rank / W::kBelow : 0)) * W::kColumns;
-        if (W::kHow == WgmmaSums::direct && p.problem.epilogue.residual == nullptr) {
+        place.own_row = place.row, place.own_column = place.column;
+        if (W::kHow == WgmmaSums::direct) {
             const int m = static_cast<int>(p.problem.m), n = static_cast<int>(p.problem.n);
             if (W::kAAlongK) place.row = max(min(place.row, m - W::kRows), 0);
             if (W::kBAlongK) place.column = max(min(place.column, n - W::kColumns), 0);
