@@ -85,6 +85,20 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
     if (warp == kBulkWarps) {
         if (lane != 0) return wait_for_predecessor();
         constexpr std::uint32_t kStageSteps = kSteps * Source::kRounds, kAskedAhead = 3;  // stages
+        if constexpr (!Source::kTurns) {
+            std::uint32_t tile = blockIdx.x, step = 0;
+            const auto advance = [&] {
+                step += kStageSteps;
+                if (step >= steps) step = 0, tile += gridDim.x;
+            };
+            wait_for_predecessor();
+            launch_dependents();
+            for (; tile < tiles; advance(), next_stage()) {
+                bulk_wait(barrier + kEmpty, parity ^ 1);
+                source.load_weights(stage_begin, tile, step, barrier);
+            }
+            return;
+        }
         const std::uint32_t of_tile = (steps + kStageSteps - 1) / kStageSteps;
         // Each block has so many tiles whatever comes: turns can be had after the wait only.
         const std::uint32_t filled = start.settled ? stages : 0, own = filled / of_tile + 1;
@@ -179,13 +193,15 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
         __syncwarp();
     }
     int buffer = 0;
-    std::uint32_t taken_at = opaque(shared_address(taken));
+    std::uint32_t taken_at = Source::kTurns ? opaque(shared_address(taken)) : 0;
     const std::uint32_t taken_end = taken_at + 4 * kTaken;
-    for (;; buffer ^= 1) {
-        bulk_wait(barrier, parity);
-        const std::uint32_t tile = load_shared_word(taken_at);
+    for (std::uint32_t tile = blockIdx.x;; buffer ^= 1) {
+        if constexpr (Source::kTurns) {
+            bulk_wait(barrier, parity);
+            tile = load_shared_word(taken_at);
+            if ((taken_at += 4) == taken_end) taken_at -= 4 * kTaken;
+        }
         if (tile >= tiles) break;
-        if ((taken_at += 4) == taken_end) taken_at -= 4 * kTaken;
         float sums[kTiles][4] = {};
         const auto early_of = [&](std::uint32_t element) {
             const std::uint32_t in_tile = element % kColumns, column = tile * columns + in_tile;
@@ -256,6 +272,7 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
                       element == thread ? first_early : early_of(element));
             }
         }
+        if constexpr (!Source::kTurns) tile += gridDim.x;
     }
 }
 

@@ -21,6 +21,7 @@ struct QuantizedSource {
     static constexpr int kGroup = kOfGroup;
     static constexpr bool kGrouped = kGroup != 0;
     static constexpr int kUnits = quant_step(Format::kFormat) / 32, kColumnGroups = 1;
+    static constexpr bool kTurns = false;
     static constexpr int kRounds = bulk_rounds(Format::kFormat, 8 * kTiles),
                          kStageSteps = kBulkSteps * kRounds;
     static constexpr int kGroups = kGrouped ? 32 * kUnits / kGroup : 1;  // of a row in a step

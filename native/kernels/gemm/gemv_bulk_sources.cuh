@@ -20,6 +20,7 @@ struct RowsSource {
     static constexpr int kRounds = 1;        // steps of it that a warp has
     static constexpr int kStageBytes = kBulkPlainStageBytes;
     static constexpr int kGroup = 0, kGroupSumsStep = 0;
+    static constexpr bool kTurns = true;
     static constexpr int kHeld = kHeldUnits;  // of each warp
     static constexpr BulkInput kInput = kHeld > 0 ? BulkInput::held : BulkInput::shared;
 
@@ -146,6 +147,7 @@ struct StreamedSource {
     static constexpr int kUnits = 1, kColumnGroups = 2, kRounds = 1;
     static constexpr int kStageBytes = kBulkStreamedStageBytes;
     static constexpr int kGroup = 0, kGroupSumsStep = 0;
+    static constexpr bool kTurns = true;
     static constexpr int kHeld = 0;
     static constexpr BulkInput kInput = BulkInput::streamed;
 
@@ -202,6 +204,7 @@ struct ColumnsSource {
     static constexpr int kUnits = 1, kColumnGroups = 4, kRounds = 1;
     static constexpr int kStageBytes = kBulkPlainStageBytes;
     static constexpr int kGroup = 0, kGroupSumsStep = 0;
+    static constexpr bool kTurns = true;
     static constexpr int kHeld = 0;
     static constexpr BulkInput kInput = BulkInput::shared;
 
