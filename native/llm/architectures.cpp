@@ -10,8 +10,8 @@ namespace gpk::llm {
 namespace {
 
 constexpr TensorNames kLlamaNames = {
-    .embedding = "model.embed_tokens",
-    .layer_prefix = "model.layers.",
+    .embedding = "embed_tokens",
+    .layer_prefix = "layers.",
     .attention_norm = "input_layernorm",
     .q = "self_attn.q_proj",
     .k = "self_attn.k_proj",
@@ -30,7 +30,7 @@ constexpr TensorNames kLlamaNames = {
     .expert_down = "down_proj",
     .experts_gate_up = "mlp.experts.gate_up_proj",
     .experts_down = "mlp.experts.down_proj",
-    .final_norm = "model.norm",
+    .final_norm = "norm",
     .lm_head = "lm_head",
 };
 constexpr TensorNames with_post_norms(TensorNames names) {
@@ -40,6 +40,16 @@ constexpr TensorNames with_post_norms(TensorNames names) {
     return names;
 }
 constexpr TensorNames kGemmaNames = with_post_norms(kLlamaNames);
+// Of checkpoints of text alone, and those of models that see, as older and newer releases write them.
+constexpr TensorNames with_a_model_that_sees(TensorNames names) {
+    names.prefixes[1] = "language_model.model.";
+    names.prefixes[2] = "model.language_model.";
+    constexpr std::string_view kBeside[] = {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
+                                            "model.multi_modal_projector."};
+    std::copy(std::begin(kBeside), std::end(kBeside), names.beside);
+    return names;
+}
+constexpr TensorNames kGemma3Names = with_a_model_that_sees(kGemmaNames);
 constexpr TensorNames with_mixtral_experts(TensorNames names) {
     names.router = "block_sparse_moe.gate";
     names.experts = "block_sparse_moe.experts.";
@@ -63,7 +73,7 @@ constexpr TensorNames kGpt2Names = {
     .lm_head = "lm_head",
     .transposed = true,
     .ignored = {".attn.bias", ".attn.masked_bias"},
-    .optional_prefix = "transformer.",
+    .prefixes = {"", "transformer."},
 };
 constexpr TensorNames gguf(bool interleaved) {
     return {
@@ -86,6 +96,7 @@ constexpr TensorNames gguf(bool interleaved) {
         .lm_head = "output",
         .interleaved = interleaved,
         .ignored = {"rope_factors_long.weight", "rope_factors_short.weight"},  // in the configuration
+        .prefixes = {""},
     };
 }
 constexpr TensorNames kGgufNames = gguf(false), kGgufLlamaNames = gguf(true);
@@ -128,14 +139,18 @@ constexpr Architecture kArchitectures[] = {
      .windows = Windows::even},
     {.model_type = "gemma3_text",
      .gguf = "",
-     .names = &kGemmaNames,
+     .names = &kGemma3Names,
      .norm_offset = 1,
      .activation = Activation::gelu_tanh,
      .qk_norm = true,
      .post_norms = true,
      .scaled_embedding = true,
      .tied = true,
-     .windows = Windows::of_six},
+     .windows = Windows::of_six,
+     .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+                     "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+                     "head_dim": 256, "max_position_embeddings": 131072, "sliding_window": 4096,
+                     "query_pre_attn_scalar": 256, "rope_theta": 1000000, "rope_local_base_freq": 10000})"},
     {.model_type = "gpt2",
      .gguf = "",
      .names = &kGpt2Names,

@@ -52,8 +52,10 @@ struct TensorNames {
     bool interleaved = false;  // the rows of Q and K stand in the order of interleaved RoPE
     // Names' ends of tensors that can be derived, and that old checkpoints hold.
     std::string_view ignored[2] = {"rotary_emb.inv_freq", "rotary_emb.inv_freq"};
-    // What the names of some checkpoints begin with.
-    std::string_view optional_prefix = "";
+    // What all names but lm_head's begin with, in one checkpoint or another; the first where none fits.
+    std::string_view prefixes[3] = {"model."};
+    // What the names of parts begin with that write no text: those of a model that sees, too.
+    std::string_view beside[4] = {};
 };
 
 struct Architecture {
@@ -73,6 +75,8 @@ struct Architecture {
     bool tied = false;  // where the configuration does not say
     bool experts = false;
     Windows windows = Windows::none;
+    // What transformers takes where config.json leaves something out; a JSON object.
+    std::string_view defaults = "{}";
 };
 
 std::span<const Architecture> architectures();

@@ -11,14 +11,16 @@ namespace gpk::llm {
 
 namespace {
 
-// Typed reads of one JSON object. A key that is null counts as missing.
+// Typed reads of one JSON object. A key that is null counts as missing; what is missing may be in `defaults`.
 class Reader {
    public:
-    Reader(const io::Json& json, std::string what) : json_(&json), what_(std::move(what)) {}
+    Reader(const io::Json& json, std::string what, const io::Json* defaults = nullptr)
+        : json_(&json), defaults_(defaults), what_(std::move(what)) {}
 
     const io::Json* find(std::string_view key) const {
         const io::Json* value = json_->find(key);
-        return value == nullptr || value->is_null() ? nullptr : value;
+        if (value != nullptr && !value->is_null()) return value;
+        return defaults_ == nullptr ? nullptr : defaults_->find(key);
     }
     // The first of two names of one thing that is there; the first where neither is.
     std::string_view either(std::string_view key, std::string_view other) const {
@@ -82,6 +84,7 @@ class Reader {
 
    private:
     const io::Json* json_;
+    const io::Json* defaults_;
     std::string what_;
 };
 
@@ -277,10 +280,18 @@ ModelConfig ModelConfig::from_json(const io::Json& json, const std::string& what
         throw error(ErrorKind::file,
                     {.call = what, .expected = "a JSON object", .got = std::string(json.kind())});
     }
-    const Reader root(json, what);
+    const Reader file(json, what);
+    // A model that sees, too: what writes is described by a configuration of its own.
+    const io::Json* text = file.string("model_type", "") == "gemma3" ? file.find("text_config") : nullptr;
+    if (text != nullptr && text->object() == nullptr)
+        throw file.wrong("text_config", "an object", text->kind());
+    const Reader given(text == nullptr ? json : *text, what);
+    const Architecture& a =
+        architecture_of_json(what, given.string("model_type", text == nullptr ? "llama" : "gemma3_text"));
+    const io::Json defaults = io::Json::parse(a.defaults, what);
+    const Reader root(text == nullptr ? json : *text, what, &defaults);
     ModelConfig c;
     refuse_variants(root);
-    const Architecture& a = architecture_of_json(what, root.string("model_type", "llama"));
     c.architecture = &a;
     c.vocab_size = root.integer("vocab_size");
     c.num_tokens = c.vocab_size;

@@ -34,8 +34,11 @@ class Loader {
           quantize_(quantize),
           gguf_(source.contains("token_embd.weight")),
           names_(gguf_ ? gguf_names(*config.architecture) : *config.architecture->names) {
-        const std::string_view prefix = names_.optional_prefix;
-        if (!prefix.empty() && source.contains(str(prefix, names_.embedding, ".weight"))) prefix_ = prefix;
+        const auto fits = [&](std::string_view each) {
+            return source.contains(str(each, names_.embedding, ".weight"));
+        };
+        const auto found = std::find_if(std::begin(names_.prefixes), std::end(names_.prefixes), fits);
+        prefix_ = found == std::end(names_.prefixes) ? names_.prefixes[0] : *found;
     }
 
     std::shared_ptr<const ModelWeights> load() {
@@ -306,8 +309,12 @@ class Loader {
     void refuse_unexpected() const {
         for (const std::string& name : source_.names()) {
             const auto derived = [&](std::string_view end) { return name.ends_with(end); };
+            const auto apart = [&](std::string_view begin) {
+                return !begin.empty() && name.starts_with(begin);
+            };
             if (used_.contains(name) ||
-                std::any_of(std::begin(names_.ignored), std::end(names_.ignored), derived)) {
+                std::any_of(std::begin(names_.ignored), std::end(names_.ignored), derived) ||
+                std::any_of(std::begin(names_.beside), std::end(names_.beside), apart)) {
                 continue;
             }
             throw error(ErrorKind::file,

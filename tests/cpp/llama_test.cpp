@@ -356,6 +356,31 @@ TEST(ModelConfig, ReadsBothFormsOfConfigJson) {
     EXPECT_THROW(ModelConfig::from_json(io::Json::parse(R"({"vocab_size": 1e30})", "x"), "x"), Error);
 }
 
+// As in the published 4B model's config.json, which leaves out what is transformers' default.
+TEST(ModelConfig, WhatAGemma3LeavesOutIsTransformersDefault) {
+    const ModelConfig c = ModelConfig::from_json(io::Json::parse(R"({"model_type": "gemma3",
+        "vision_config": {"hidden_size": 1152}, "text_config": {"model_type": "gemma3_text",
+        "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})",
+                                                                 "config.json"),
+                                                 "config.json");
+    EXPECT_EQ(c.hidden_size, 2560);
+    EXPECT_EQ(c.vocab_size, 262208);
+    EXPECT_EQ(c.num_heads, 8);
+    EXPECT_EQ(c.num_kv_heads, 4);
+    EXPECT_EQ(c.head_dim, 256);
+    EXPECT_EQ(c.max_positions, 131072);
+    EXPECT_EQ(c.attention_scale, 1.0 / 16);
+    ASSERT_EQ(c.ropes.size(), 2u);
+    EXPECT_EQ(c.ropes[0].theta, 1e6);
+    EXPECT_EQ(c.ropes[0].factor, 8);
+    EXPECT_EQ(c.ropes[1].theta, 1e4);
+    EXPECT_EQ(c.ropes[1].variant, ops::RopeVariant::plain);
+    EXPECT_EQ(c.layers[4].window, 1024);
+    EXPECT_EQ(c.layers[5].window, 0);
+    EXPECT_TRUE(c.tie_word_embeddings);
+}
+
 // The values of transformers' _compute_llama3_parameters for theta 10000, 8 elements, a context of 64.
 TEST(ModelConfig, Llama3FrequenciesFollowTransformers) {
     ModelConfig config = small_config();

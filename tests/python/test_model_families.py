@@ -163,3 +163,25 @@ def test_experts_in_one_array_each_are_those_of_single_ones():
     assert np.array_equal(
         coarse, gp.llm.load(folder, dtype="float32", quantize="int8").score(prompt).to_numpy()
     )
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_part_of_gemma3_that_writes_is_taken_from_a_model_that_sees(prefix):
+    folder = DATA / "models" / "gemma3"
+    file = gp.io.safetensors(folder)
+    arrays = {prefix + name.removeprefix("model."): file[name] for name in file}
+    beside = prefix.removesuffix("language_model.") if prefix.startswith("model.") else ""
+    arrays[f"{beside}vision_tower.vision_model.embeddings.patch_embedding.bias"] = gp.zeros((3,))
+    arrays[f"{beside}multi_modal_projector.mm_input_projection_weight"] = gp.zeros((3, 4))
+    text = json.loads((folder / "config.json").read_text())
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 3}}
+    model = gp.llm.from_arrays(config, arrays, dtype="float32")
+    assert model.config["model_type"] == "gemma3_text"
+    prompt = reference("gemma3")["prompt_2"]
+    assert np.array_equal(model.score(prompt).to_numpy(), load("gemma3", "float32").score(prompt).to_numpy())
+    # What is neither the text's nor known to be beside it is not left out silently.
+    with pytest.raises(gp.FileFormatError, match="audio_tower"):
+        gp.llm.from_arrays(config, arrays | {"audio_tower.weight": gp.zeros((3,))}, dtype="float32")
+    for wrong in ([], "text"):
+        with pytest.raises(gp.FileFormatError, match="text_config"):
+            gp.llm.from_arrays(config | {"text_config": wrong}, arrays, dtype="float32")
