@@ -285,11 +285,11 @@ ModelConfig ModelConfig::from_json(const io::Json& json, const std::string& what
     const io::Json* text = file.string("model_type", "") == "gemma3" ? file.find("text_config") : nullptr;
     if (text != nullptr && text->object() == nullptr)
         throw file.wrong("text_config", "an object", text->kind());
-    const Reader given(text == nullptr ? json : *text, what);
-    const Architecture& a =
-        architecture_of_json(what, given.string("model_type", text == nullptr ? "llama" : "gemma3_text"));
+    const io::Json& own = text == nullptr ? json : *text;
+    const Architecture& a = architecture_of_json(
+        what, Reader(own, what).string("model_type", text == nullptr ? "llama" : "gemma3_text"));
     const io::Json defaults = io::Json::parse(a.defaults, what);
-    const Reader root(text == nullptr ? json : *text, what, &defaults);
+    const Reader root(own, what, &defaults);
     ModelConfig c;
     refuse_variants(root);
     c.architecture = &a;
