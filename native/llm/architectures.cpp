@@ -102,17 +102,24 @@ constexpr TensorNames gguf(bool interleaved) {
 constexpr TensorNames kGgufNames = gguf(false), kGgufLlamaNames = gguf(true);
 
 constexpr Architecture kArchitectures[] = {
-    {.model_type = "llama", .gguf = "llama", .names = &kLlamaNames},
+    {.model_type = "llama", .gguf = "llama", .names = &kLlamaNames, .gguf_names = &kGgufLlamaNames},
     {.model_type = "mistral", .gguf = "", .names = &kLlamaNames, .windows = Windows::all},
-    {.model_type = "mixtral", .gguf = "", .names = &kMixtralNames, .experts = true, .windows = Windows::all},
+    {.model_type = "mixtral",
+     .gguf = "",
+     .names = &kMixtralNames,
+     .experts = true,
+     .windows = Windows::all,
+     .defaults = R"({"norm_topk_prob": true})"},
     {.model_type = "qwen2",
      .gguf = "qwen2",
      .names = &kLlamaNames,
+     .gguf_names = &kGgufNames,
      .qkv_bias = true,
      .windows = Windows::trailing},
     {.model_type = "qwen3",
      .gguf = "qwen3",
      .names = &kLlamaNames,
+     .gguf_names = &kGgufNames,
      .qk_norm = true,
      .windows = Windows::trailing},
     {.model_type = "qwen3_moe",
@@ -138,6 +145,7 @@ constexpr Architecture kArchitectures[] = {
      .tied = true,
      .windows = Windows::even},
     {.model_type = "gemma3_text",
+     .seeing = "gemma3",
      .gguf = "",
      .names = &kGemma3Names,
      .norm_offset = 1,
@@ -190,8 +198,11 @@ const Architecture& architecture_of_gguf(const std::string& what, std::string_vi
     return find(what, "general.architecture", name, &Architecture::gguf);
 }
 
-const TensorNames& gguf_names(const Architecture& architecture) {
-    return architecture.gguf == "llama" ? kGgufLlamaNames : kGgufNames;
+const Architecture* writing_part_of(std::string_view model_type) {
+    const auto found = std::find_if(
+        std::begin(kArchitectures), std::end(kArchitectures),
+        [&](const Architecture& each) { return !each.seeing.empty() && each.seeing == model_type; });
+    return found == std::end(kArchitectures) ? nullptr : &*found;
 }
 
 }  // namespace gpk::llm

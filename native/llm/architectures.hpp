@@ -59,9 +59,11 @@ struct TensorNames {
 };
 
 struct Architecture {
-    std::string_view model_type;  // in config.json
-    std::string_view gguf;        // general.architecture; "": not read
+    std::string_view model_type;   // in config.json
+    std::string_view seeing = {};  // that of models that see, too, whose "text_config" describes this family
+    std::string_view gguf;         // general.architecture; "": not read
     const TensorNames* names;
+    const TensorNames* gguf_names = nullptr;  // llama.cpp's, where it is read
     NormKind norm = NormKind::rms;
     double norm_offset = 0;  // of the norms' weights as they are stored, but for GGUF files: what is missing
     bool gated = true;       // down(act(gate(x)) * up(x)), else down(act(up(x)))
@@ -83,8 +85,7 @@ std::span<const Architecture> architectures();
 // Throws Error (unsupported), naming `what`.
 const Architecture& architecture_of_json(const std::string& what, std::string_view model_type);
 const Architecture& architecture_of_gguf(const std::string& what, std::string_view name);
-
-// The names of llama.cpp's tensors, of whatever family; `interleaved` for Llama's.
-const TensorNames& gguf_names(const Architecture& architecture);
+// The family of what writes in a model that sees, too; null for other models.
+const Architecture* writing_part_of(std::string_view model_type);
 
 }  // namespace gpk::llm

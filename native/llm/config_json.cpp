@@ -183,9 +183,7 @@ ExpertsConfig experts_from(const Reader& root, const ModelConfig& config) {
     experts.count = root.integer(root.either("num_experts", "num_local_experts"));
     experts.of_token = root.integer("num_experts_per_tok");
     experts.size = root.integer("moe_intermediate_size", config.intermediate_size);
-    // Mixtral's always are; for the others transformers' default is not.
-    const bool always = config.architecture->model_type == "mixtral";
-    experts.normalized = root.boolean("norm_topk_prob", always);
+    experts.normalized = root.boolean("norm_topk_prob", false);
     return experts;
 }
 
@@ -281,13 +279,15 @@ ModelConfig ModelConfig::from_json(const io::Json& json, const std::string& what
                     {.call = what, .expected = "a JSON object", .got = std::string(json.kind())});
     }
     const Reader file(json, what);
+    const std::string type = file.string("model_type", "llama");
     // A model that sees, too: what writes is described by a configuration of its own.
-    const io::Json* text = file.string("model_type", "") == "gemma3" ? file.find("text_config") : nullptr;
+    const Architecture* part = writing_part_of(type);
+    const io::Json* text = part == nullptr ? nullptr : file.find("text_config");
     if (text != nullptr && text->object() == nullptr)
         throw file.wrong("text_config", "an object", text->kind());
     const io::Json& own = text == nullptr ? json : *text;
     const Architecture& a = architecture_of_json(
-        what, Reader(own, what).string("model_type", text == nullptr ? "llama" : "gemma3_text"));
+        what, text == nullptr ? type : Reader(own, what).string("model_type", part->model_type));
     const io::Json defaults = io::Json::parse(a.defaults, what);
     const Reader root(own, what, &defaults);
     ModelConfig c;

@@ -32,8 +32,8 @@ class Loader {
           source_(source),
           dtype_(dtype),
           quantize_(quantize),
-          gguf_(source.contains("token_embd.weight")),
-          names_(gguf_ ? gguf_names(*config.architecture) : *config.architecture->names) {
+          gguf_(config.architecture->gguf_names != nullptr && source.contains("token_embd.weight")),
+          names_(gguf_ ? *config.architecture->gguf_names : *config.architecture->names) {
         const auto fits = [&](std::string_view each) {
             return source.contains(str(each, names_.embedding, ".weight"));
         };

@@ -381,6 +381,19 @@ TEST(ModelConfig, WhatAGemma3LeavesOutIsTransformersDefault) {
     EXPECT_TRUE(c.tie_word_embeddings);
 }
 
+TEST(ModelConfig, WhetherTheWeightsOfExpertsAreNormalizedIsTheFamilysUnlessTheFileSaysSo) {
+    const auto normalized = [](const std::string& family, const std::string& said) {
+        const std::string text = R"({"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8,
+            "num_hidden_layers": 1, "num_attention_heads": 2, "num_experts": 4, "num_experts_per_tok": 2,
+            "model_type": ")" + family +
+                                 '"' + said + '}';
+        return ModelConfig::from_json(io::Json::parse(text, "x"), "x").experts.normalized;
+    };
+    EXPECT_TRUE(normalized("mixtral", ""));
+    EXPECT_FALSE(normalized("qwen3_moe", ""));
+    EXPECT_TRUE(normalized("qwen3_moe", R"(, "norm_topk_prob": true)"));
+}
+
 // The values of transformers' _compute_llama3_parameters for theta 10000, 8 elements, a context of 64.
 TEST(ModelConfig, Llama3FrequenciesFollowTransformers) {
     ModelConfig config = small_config();

@@ -185,3 +185,11 @@ def test_the_part_of_gemma3_that_writes_is_taken_from_a_model_that_sees(prefix):
     for wrong in ([], "text"):
         with pytest.raises(gp.FileFormatError, match="text_config"):
             gp.llm.from_arrays(config | {"text_config": wrong}, arrays, dtype="float32")
+    with pytest.raises(gp.UnsupportedError, match="one of llama.*gemma3_text"):
+        gp.llm.from_arrays({"model_type": "gemma3"}, arrays, dtype="float32")
+
+
+def test_names_of_llama_cpp_are_those_of_families_that_it_is_read_of():
+    config = json.loads((DATA / "models" / "mistral_window" / "config.json").read_text())
+    with pytest.raises(gp.FileFormatError, match="embed_tokens"):
+        gp.llm.from_arrays(config, {"token_embd.weight": gp.zeros((3, 4))}, dtype="float32")
