@@ -197,8 +197,8 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_waits_and_device_time_of_a_paced_tenant():
-    engine = gp.KernelPacingEngine(gp.PacingConfig(bandwidth_share=0.5, device_bandwidth=1e8))
-    x = gp.ones(25_000)  # 200 KB read and written: 4 ms each
+    engine = gp.KernelPacingEngine(gp.PacingConfig(bandwidth_share=0.5, device_bandwidth=1e7))
+    x = gp.ones(25_000)  # 200 KB read and written: 40 ms each, longer than a busy machine takes
     of = {"partition": "paced", "qos": "burstable"}
     with engine.stream():
         gp.synchronize()
@@ -207,13 +207,15 @@ def test_waits_and_device_time_of_a_paced_tenant():
             value(f"pygpukit_{name}_total", found, **of)
             for name in ("pacing_waits", "pacing_wait_seconds", "busy_seconds")
         ]
+        began = time.monotonic()
         for _ in range(5):
             x + 1
         gp.synchronize()
+    elapsed = time.monotonic() - began
     stats = engine.stats()
     found = families()
-    assert value("pygpukit_pacing_waits_total", found, **of) - before[0] == stats["waits"] >= 4
+    assert value("pygpukit_pacing_waits_total", found, **of) - before[0] == stats["waits"] >= 1
     waited = value("pygpukit_pacing_wait_seconds_total", found, **of) - before[1]
-    assert stats["waited_seconds"] <= waited < stats["waited_seconds"] + 0.1
-    assert waited >= 0.012
+    assert 0 < stats["waited_seconds"] <= waited <= elapsed
+    assert elapsed >= 0.12  # waited for, or spent on other work meanwhile
     assert 0 < value("pygpukit_busy_seconds_total", found, **of) - before[2] < 1

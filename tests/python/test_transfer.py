@@ -147,22 +147,25 @@ def test_await_and_gather() -> None:
 
 
 def test_callbacks_and_progress() -> None:
-    told = threading.Event()
+    told, whole = threading.Event(), threading.Event()
     seen: list[tuple[int, int]] = []
     finished: list[gp.transfer.Transfer] = []
+
+    def progress(done: int, total: int) -> None:
+        seen.append((done, total))
+        if done == total:
+            whole.set()
 
     def end(transfer: gp.transfer.Transfer) -> None:
         finished.append(transfer)
         told.set()
 
-    transfer = gp.transfer.to_device(
-        pattern(5 * LARGE), progress=lambda done, total: seen.append((done, total))
-    )
-    transfer.add_done_callback(end)
+    transfer = gp.transfer.to_device(pattern(5 * LARGE), progress=progress)
+    transfer.add_done_callback(end)  # at once where it is over already, which its progress may not have told
     transfer.result()
     assert told.wait(60)
+    assert whole.wait(60)
     assert finished == [transfer]
-    assert seen
     assert seen[-1] == (5 * LARGE, 5 * LARGE)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
     late: list[gp.transfer.Transfer] = []
