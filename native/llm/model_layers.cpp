@@ -130,8 +130,10 @@ void Model::attend(const Buffers& b, std::size_t index, const std::optional<Plac
                                         .scale = c.attention_scale,
                                         .left = kind.window > 0 ? kind.window - 1 : -1,
                                         .soft_cap = c.attention_soft_cap};
+    // A text's own step: its sums have the order of those of a pass over several of its tokens.
+    const bool step_alone = !place && rows == 1;
     if (!place && append.q != nullptr) {
-        ops::append_and_attend(k, v, keys, values, positions, append, options, &attended);
+        ops::append_and_attend(k, v, keys, values, positions, append, options, step_alone, &attended);
     } else if (place && !place->length) {
         ops::kv_append(k, v, keys, values, positions, append);
         // A sequence for each token, over one cache: sums in the order of a step's.
@@ -146,8 +148,8 @@ void Model::attend(const Buffers& b, std::size_t index, const std::optional<Plac
         ops::kv_append(k, v, keys, values, positions, append);
         // The host knows how many keys a prompt sees, so that no more need to be widened.
         const std::int64_t seen = place ? *place->length + rows : max_length_;
-        ops::attention_cached(q, keys.slice(2, 0, 1, seen), values.slice(2, 0, 1, seen), positions, {},
-                              options, &attended);
+        ops::attention_cached(q, keys.slice(2, 0, 1, seen), values.slice(2, 0, 1, seen), positions,
+                              {.as_alone = step_alone}, options, &attended);
     }
     const Array all_heads = *b.attended.reshape_view({rows, c.num_heads * d});
     if (joined) {

@@ -80,7 +80,8 @@ struct CacheOptions {
     const Array* pages = nullptr;
     // What the stored numbers are multiplied by.
     double key_scale = 1, value_scale = 1;
-    // Spreads the keys of each sequence as if it were alone, so that its result has the same bits as then.
+    // Spreads the keys of each sequence as if it were alone, so that its result has the same bits whatever
+    // else is in the batch; over fewer blocks than is quickest for one.
     bool as_alone = false;
 };
 
@@ -94,9 +95,9 @@ Array attention_cached(const Array& q, const Array& keys, const Array& values, c
                        const Array* out = nullptr);
 
 // kv_append() of a token of each sequence, append.q among it, and then the attention_cached() of that q: at
-// once, where a kernel can; then append.q stays as it was.
+// once, where a kernel can; then append.q stays as it was. as_alone: see CacheOptions.
 Array append_and_attend(const Array& k, const Array& v, const Array& keys, const Array& values,
                         const Array& positions, const KvAppendOptions& append,
-                        const AttentionOptions& options, const Array* out = nullptr);
+                        const AttentionOptions& options, bool as_alone = false, const Array* out = nullptr);
 
 }  // namespace gpk::ops

@@ -211,7 +211,8 @@ Array attention_cached(const Array& q, const Array& keys, const Array& values, c
 
 Array append_and_attend(const Array& k, const Array& v, const Array& keys, const Array& values,
                         const Array& positions, const KvAppendOptions& append,
-                        const AttentionOptions& options, const Array* out) {
+                        const AttentionOptions& options, bool as_alone, const Array* out) {
+    const CacheOptions cache{.as_alone = as_alone};
     if (append.q == nullptr) {
         throw error(
             ErrorKind::value,
@@ -221,10 +222,11 @@ Array append_and_attend(const Array& k, const Array& v, const Array& keys, const
     if (out != nullptr) require_no_overlap("append_and_attend", *out, {&k, &v});
     if (params.tokens == 1 && append.q->size() > 0) {
         const Beside beside{params, k, v, append};
-        if (const auto y = attend(*append.q, keys, values, positions, {}, options, out, &beside)) return *y;
+        if (const auto y = attend(*append.q, keys, values, positions, cache, options, out, &beside))
+            return *y;
     }
     kv_append(k, v, keys, values, positions, append);
-    return attention_cached(*append.q, keys, values, positions, {}, options, out);
+    return attention_cached(*append.q, keys, values, positions, cache, options, out);
 }
 
 }  // namespace gpk::ops

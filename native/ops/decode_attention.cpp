@@ -20,15 +20,15 @@ std::int64_t tiles_of(const AttentionDecodeParams& p, int rows) {
 }
 
 // So many that the blocks fill the device when the keys do what there is room for.
-std::int64_t splits_of(Device& device, AttentionDecodeParams p, const DecodeVariant& variant, bool as_alone) {
-    if (as_alone) p.batch = 1;
+std::int64_t splits_of(Device& device, const AttentionDecodeParams& p, const DecodeVariant& variant,
+                       bool as_alone) {
     const std::int64_t blocks =
         std::int64_t{variant.blocks_per_multiprocessor} * current_stream(device)->multiprocessors();
-    constexpr std::int64_t kLeast = kernels::kDecodeLeastKeys;
+    const std::int64_t tiles = tiles_of(p, variant.rows) * (as_alone ? 1 : p.batch);
     const std::int64_t useful =
-        p.capacity <= kernels::decode_alone(p.d) ? 1 : (p.capacity + kLeast - 1) / kLeast;
-    return std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(tiles_of(p, variant.rows) * p.batch, 1),
-                                    1, std::clamp<std::int64_t>(useful, 1, kernels::kDecodeMaxSplits));
+        p.capacity <= kernels::decode_alone(p.d) ? 1 : (p.capacity + p.least_keys - 1) / p.least_keys;
+    return std::clamp<std::int64_t>(blocks / std::max<std::int64_t>(tiles, 1), 1,
+                                    std::clamp<std::int64_t>(useful, 1, kernels::kDecodeMaxSplits));
 }
 
 // Words that a call's partial results take: see parts_of() in decode_split.cuh.
@@ -89,6 +89,8 @@ bool launch_decode(const DecodeCall& call) {
         choose(p, q.dtype(), call.keys.dtype(), call.as_alone, current_stream(device)->multiprocessors());
     const bool appends = p.append.k != nullptr;
     if (appends && !variant.needs_16_bytes) return false;
+    // Many sequences that spread as if alone are many blocks, and each joins the others' parts.
+    if (call.as_alone) p.least_keys = kernels::decode_alone(p.d);
     p.splits = static_cast<std::int32_t>(splits_of(device, p, variant, call.as_alone));
     const LaunchConfig config{
         .grid = {static_cast<std::uint32_t>(p.splits), static_cast<std::uint32_t>(tiles_of(p, variant.rows)),

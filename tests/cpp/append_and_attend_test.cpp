@@ -55,7 +55,7 @@ std::vector<float> numbers(const Array& array) {
 }
 
 void check(const Shape& s, DType dtype, const std::vector<std::int32_t>& positions,
-           const ops::AttentionOptions& options) {
+           const ops::AttentionOptions& options, bool as_alone) {
     const Step apart = step_of(s, dtype, positions), joined = step_of(s, dtype, positions);
     const auto options_of = [&](const Step& step, const ops::Rope& rope, const Array& q) {
         return ops::KvAppendOptions{.rope = s.rotated ? &rope : nullptr,
@@ -67,10 +67,11 @@ void check(const Shape& s, DType dtype, const std::vector<std::int32_t>& positio
     const ops::Rope rope{apart.inv_freq, 1.25}, other_rope{joined.inv_freq, 1.25};
     ops::kv_append(apart.k(), apart.v(), apart.keys, apart.values, apart.positions,
                    options_of(apart, rope, q));
-    const Array expected = ops::attention_cached(q, apart.keys, apart.values, apart.positions, {}, options);
+    const Array expected =
+        ops::attention_cached(q, apart.keys, apart.values, apart.positions, {.as_alone = as_alone}, options);
     const Array y =
         ops::append_and_attend(joined.k(), joined.v(), joined.keys, joined.values, joined.positions,
-                               options_of(joined, other_rope, other_q), options);
+                               options_of(joined, other_rope, other_q), options, as_alone);
     for (std::size_t row = 0; row < positions.size(); ++row) {
         if (positions[row] < 0) continue;  // of no text
         const auto at = static_cast<std::int64_t>(row);
@@ -95,14 +96,16 @@ TEST(AppendAndAttend, HasTheBitsOfBothOps) {
         for (const Shape& s : kShapes) {
             SCOPED_TRACE(str(name(dtype), " ", s.heads, "/", s.kv_heads, " d ", s.d));
             const auto last = static_cast<std::int32_t>(s.capacity) - 1;
-            check(s, dtype, {0, last, -1, last / 2, 15, 16}, {.causal = true});
-            check(s, dtype, {last}, {.causal = true, .left = 20, .soft_cap = 30});
+            for (const bool as_alone : {false, true}) {
+                check(s, dtype, {0, last, -1, last / 2, 15, 16}, {.causal = true}, as_alone);
+                check(s, dtype, {last}, {.causal = true, .left = 20, .soft_cap = 30}, as_alone);
+            }
         }
     }
 }
 
 TEST(AppendAndAttend, DropsWhatIsPastTheEnd) {
-    check({8, 2, 64, 40}, DType::bfloat16, {39, 40, 41, 1 << 20}, {.causal = true});
+    check({8, 2, 64, 40}, DType::bfloat16, {39, 40, 41, 1 << 20}, {.causal = true}, false);
 }
 
 TEST(AppendAndAttend, LeavesOutWhatIsEmptyAndRefusesTheRest) {
@@ -112,7 +115,7 @@ TEST(AppendAndAttend, LeavesOutWhatIsEmptyAndRefusesTheRest) {
     const ops::KvAppendOptions without{.rope = &rope}, with{.rope = &rope, .q = &q};
     const ops::AttentionOptions causal{.causal = true};
     const auto call = [&](const Array& positions, const ops::KvAppendOptions& append, const Array* out) {
-        return ops::append_and_attend(k, v, step.keys, step.values, positions, append, causal, out);
+        return ops::append_and_attend(k, v, step.keys, step.values, positions, append, causal, false, out);
     };
     EXPECT_THROW(call(step.positions, without, nullptr), Error);
     EXPECT_THROW(call(upload_ints({1}), with, nullptr), Error);

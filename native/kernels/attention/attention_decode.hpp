@@ -62,6 +62,7 @@ struct AttentionDecodeParams {
     std::int32_t left = 0, right = 0;  // kDecodeUnbounded: all
     std::int32_t page_tokens = 1, pages_of_sequence = 0, page_count = 0;
     std::int32_t splits = 1;       // blocks that one sequence's keys may be spread over
+    std::int32_t least_keys = 64;  // of a block, where there are more than one reads alone
     std::int32_t has_options = 0;  // soft_cap or slopes
     std::int32_t vectorized = 0;   // d, strides and addresses of keys and values suit accesses of 16 bytes
     // Of kernels with accesses of 16 bytes alone; with one token and no pages.
@@ -69,10 +70,8 @@ struct AttentionDecodeParams {
 };
 
 inline constexpr std::int32_t kDecodeUnbounded = 1 << 29;
-// So many keys one block reads alone, sooner than two could join what they found; beyond that, the fewest of
-// a block.
+// So many keys one block reads alone, sooner than two could join what they found.
 GPK_HD constexpr std::int32_t decode_alone(std::int32_t d) { return d <= 64 ? 256 : d <= 128 ? 192 : 128; }
-inline constexpr std::int32_t kDecodeLeastKeys = 64;
 inline constexpr int kDecodeMaxSplits = 64;
 
 // Rows are the query heads of a key/value head for one token, then for the next. A block works on a tile of

@@ -33,7 +33,7 @@ __device__ __forceinline__ DecodeRange with_keys(const AttentionDecodeParams& p,
     static_cast<DecodeRows&>(r) = decode_rows(p, position, r.first_row, rows);
     const int base = r.begin / kStep * kStep;
     const int keys = r.end - base, even = (keys + p.splits - 1) / p.splits;
-    const int least = keys <= decode_alone(p.d) ? keys : kDecodeLeastKeys;
+    const int least = keys <= decode_alone(p.d) ? keys : p.least_keys;
     const int chunk = (max(max(even, least), 1) + kStep - 1) / kStep * kStep;
     r.active = max((keys + chunk - 1) / chunk, 1);
     r.split_begin = base + r.split * chunk;
