@@ -44,7 +44,10 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
     __shared__ Barrier barriers[2 * kBulkStages];  // stages that are full, then those that are empty
     constexpr std::uint32_t kTaken = 16;           // more tiles than are under way
     static_assert(kTaken > kBulkStages);
-    __shared__ std::uint32_t taken[kTaken];  // the block's tiles, one that is not there after the last
+    // Of settled weights the block's tiles, then one that is not there. Of others, where none takes turns,
+    // they are known: to ask for them costs each block a round trip through shared memory.
+    const bool told = Source::kTurns && start.settled;
+    __shared__ std::uint32_t taken[kTaken];
     std::uint32_t shared_bytes, thread;
     asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(shared_bytes));
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));  // once: not in every round
@@ -101,8 +104,8 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
         }
         const std::uint32_t of_tile = (steps + kStageSteps - 1) / kStageSteps;
         // Each block has so many tiles whatever comes: turns can be had after the wait only.
-        const std::uint32_t filled = start.settled ? stages : 0, own = filled / of_tile + 1;
-        const bool turns = start.turns != nullptr && tiles > own * gridDim.x;
+        const std::uint32_t filled = start.settled ? stages : 0, own = told ? filled / of_tile + 1 : 0;
+        const bool turns = told && start.turns != nullptr && tiles > own * gridDim.x;
         const std::uint32_t tiles_at = opaque(shared_address(taken));
         std::uint32_t done = 0, count = 0;
         bool waited = false;
@@ -135,7 +138,7 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
                 // Of settled weights the ring is filled while the kernel before still runs.
                 if (done >= filled) wait();
                 bulk_wait(barrier + kEmpty, parity ^ 1);
-                if (part == 0) store_shared_word(tiles_at + 4 * (count % kTaken), tile);
+                if (told && part == 0) store_shared_word(tiles_at + 4 * (count % kTaken), tile);
                 source.load_weights(stage_begin, tile, part * kStageSteps, barrier);
                 if constexpr (kStreams) {
                     if (waited) source.load_x(stage_begin, part * kStageSteps, barrier);
@@ -150,6 +153,7 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
             tile = next;
         }
         wait();
+        if (!told) return;
         bulk_wait(barrier + kEmpty, parity ^ 1);
         store_shared_word(tiles_at + 4 * (count % kTaken), 0xffffffffu);
         bulk_arrive(barrier);
@@ -193,10 +197,10 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
         __syncwarp();
     }
     int buffer = 0;
-    std::uint32_t taken_at = Source::kTurns ? opaque(shared_address(taken)) : 0;
+    std::uint32_t taken_at = told ? opaque(shared_address(taken)) : 0;
     const std::uint32_t taken_end = taken_at + 4 * kTaken;
     for (std::uint32_t tile = blockIdx.x;; buffer ^= 1) {
-        if constexpr (Source::kTurns) {
+        if (told) {
             bulk_wait(barrier, parity);
             tile = load_shared_word(taken_at);
             if ((taken_at += 4) == taken_end) taken_at -= 4 * kTaken;
@@ -272,7 +276,7 @@ __device__ __forceinline__ void gemv_bulk(const Source& source, std::uint32_t m,
                       element == thread ? first_early : early_of(element));
             }
         }
-        if constexpr (!Source::kTurns) tile += gridDim.x;
+        tile += gridDim.x;
     }
 }
 
