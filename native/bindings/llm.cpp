@@ -1,6 +1,6 @@
 // Language models: configured and streamed from Python (pygpukit/llm), computed here.
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -17,15 +17,81 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// A model with its one context. A new text ends the one under way.
+Error closed(const char* call, const char* what) {
+    return error(ErrorKind::value, {.call = call,
+                                    .expected = str("a ", what, " that is open"),
+                                    .got = "one that was closed",
+                                    .fix = "load the model again"});
+}
+
+// A batch with slots of its own; the weights are the model's.
+class PyBatch {
+   public:
+    PyBatch(const llm::Model& model, std::int64_t slots)
+        : model_(std::make_unique<llm::Model>(
+              model.shared_weights(),
+              llm::ModelOptions{
+                  .max_length = model.max_length(), .slots = slots, .cache_dtype = model.cache_dtype()})),
+          batch_(*model_),
+          slots_(slots) {}
+
+    // Calls `work` with the batch while no other thread has it. Throws Error (value) where it is closed.
+    template <class Work>
+    auto locked(const char* call, Work&& work) {
+        const std::lock_guard lock(mutex_);
+        if (!model_) throw closed(call, "batch");
+        return work(batch_);
+    }
+    // Lets go of its device memory, after the step of another thread.
+    void close() {
+        const std::lock_guard lock(mutex_);
+        model_.reset();
+    }
+    std::int64_t slots() const noexcept { return slots_; }
+
+   private:
+    std::mutex mutex_;
+    std::unique_ptr<llm::Model> model_;  // null: closed; batch_ is not touched then
+    llm::Batch batch_;
+    const std::int64_t slots_;
+};
+
+// A model with its one context, and what can be asked of it when it is closed, too. A new text ends the one
+// under way.
 struct Session {
     Session(std::shared_ptr<const llm::ModelWeights> weights, const llm::ModelOptions& options)
-        : model(std::move(weights), options) {}
+        : model(std::make_unique<llm::Model>(std::move(weights), options)),
+          config(model->config()),
+          device(model->device()),
+          dtype(model->weights().dtype),
+          cache_dtype(model->cache_dtype()),
+          max_length(model->max_length()),
+          parameters(model->weights().parameters) {}
 
-    std::mutex mutex;  // over the model: a text may be read by another thread than the next one
-    llm::Model model;
-    std::uint64_t text = 0;  // counts them
-    Tokens tokens;           // that the context begins with, as far as it is known
+    // With the mutex held. Throws Error (value) where the model is closed.
+    llm::Model& open(const char* call) const {
+        if (!model) throw closed(call, "model");
+        return *model;
+    }
+    void close() {
+        const std::lock_guard lock(mutex);
+        for (const auto& each : batches) {
+            if (const auto batch = each.lock()) batch->close();
+        }
+        batches.clear();
+        model.reset();
+    }
+
+    std::mutex mutex;  // over what follows: a text may be read by another thread than the next one
+    std::unique_ptr<llm::Model> model;            // null: closed
+    std::vector<std::weak_ptr<PyBatch>> batches;  // that share its weights
+    std::uint64_t text = 0;                       // counts them
+    Tokens tokens;                                // that the context begins with, as far as it is known
+
+    const llm::ModelConfig config;
+    Device& device;
+    const DType dtype, cache_dtype;
+    const std::int64_t max_length, parameters;
 };
 
 struct PyModel {
@@ -53,26 +119,30 @@ class PyGeneration {
         }
         const Locked locked(*this);
         Session& s = *session_;
-        llm::check_options("generate", s.model, prompt, options.generation);
+        llm::Model& model = s.open("generate");
+        llm::Model* draft = draft_ ? &draft_->open("generate") : nullptr;
+        llm::check_options("generate", model, prompt, options.generation);
         text_ = ++s.text;
         if (draft_) {
             draft_text_ = ++draft_->text;
             draft_->tokens.clear();
-            options.generation.speculation.draft = std::shared_ptr<llm::Model>(draft_, &draft_->model);
+            options.generation.speculation.draft = std::shared_ptr<llm::Model>(draft_, draft);
         }
         s.tokens.resize(options.reuse ? s.tokens.size() : 0);
         const auto same = std::mismatch(s.tokens.begin(), s.tokens.end(), prompt.begin(), prompt.end()).first;
         // The last token's logits are wanted, so it is always computed.
         const auto held = std::min({same - s.tokens.begin(), static_cast<std::ptrdiff_t>(prompt.size()) - 1,
-                                    static_cast<std::ptrdiff_t>(s.model.length())});
+                                    static_cast<std::ptrdiff_t>(model.length())});
         s.tokens.resize(static_cast<std::size_t>(held));
-        s.model.truncate(held);
-        generator_ = std::make_unique<llm::Generator>(s.model, prompt, options.generation);
+        model.truncate(held);
+        generator_ = std::make_unique<llm::Generator>(model, prompt, options.generation);
         s.tokens = prompt;
     }
 
     std::optional<std::int32_t> next() {
         const Locked locked(*this);
+        session_->open("generate");
+        if (draft_) draft_->open("generate");
         if (session_->text != text_ || (draft_ && draft_->text != draft_text_)) {
             throw error(ErrorKind::value,
                         {.call = "generate",
@@ -113,28 +183,6 @@ class PyGeneration {
     bool wants_logprobs_;
     std::uint64_t text_ = 0, draft_text_ = 0;
     std::unique_ptr<llm::Generator> generator_;
-};
-
-// A batch with slots of its own; the weights are the model's.
-class PyBatch {
-   public:
-    PyBatch(const llm::Model& model, std::int64_t slots)
-        : model_(model.shared_weights(),
-                 {.max_length = model.max_length(), .slots = slots, .cache_dtype = model.cache_dtype()}),
-          batch_(model_) {}
-
-    // Calls `work` with the batch while no other thread has it.
-    template <class Work>
-    auto locked(Work&& work) {
-        const std::lock_guard lock(mutex_);
-        return work(batch_);
-    }
-    std::int64_t slots() const { return model_.slots(); }
-
-   private:
-    std::mutex mutex_;
-    llm::Model model_;
-    llm::Batch batch_;
 };
 
 constexpr const char* kFinishReasons[] = {"none", "stop", "length", "context", "cancelled"};
@@ -244,10 +292,21 @@ Array score(PyModel& self, const Tokens& tokens) {
     const Unlocked unlocked;
     Session& session = *self.session;
     const std::lock_guard lock(session.mutex);
+    llm::Model& model = session.open("score");
     ++session.text;
     session.tokens.clear();
-    session.model.truncate(0);
-    return session.model.score(tokens);
+    model.truncate(0);
+    return model.score(tokens);
+}
+
+std::shared_ptr<PyBatch> make_batch(PyModel& self, std::int64_t slots) {
+    const Unlocked unlocked;
+    Session& session = *self.session;
+    const std::lock_guard lock(session.mutex);
+    auto batch = std::make_shared<PyBatch>(session.open("batch"), slots);
+    std::erase_if(session.batches, [](const auto& each) { return each.expired(); });
+    session.batches.push_back(batch);
+    return batch;
 }
 
 }  // namespace
@@ -317,7 +376,7 @@ void bind_llm(nb::module_& m) {
                 const Unlocked unlocked;
                 const llm::GenerationOptions options{
                     .max_tokens = max_tokens, .stop_tokens = stop_tokens, .choice = choice, .slide = slide};
-                return self.locked([&](llm::Batch& batch) { return batch.add(prompt, options); });
+                return self.locked("add", [&](llm::Batch& batch) { return batch.add(prompt, options); });
             },
             nb::arg("prompt"), nb::arg("max_tokens"), nb::arg("stop_tokens"), nb::arg("choice"),
             nb::arg("slide"),
@@ -327,7 +386,7 @@ void bind_llm(nb::module_& m) {
             "cancel",
             [](PyBatch& self, std::int64_t text) {
                 const Unlocked unlocked;
-                return self.locked([&](llm::Batch& batch) { return batch.cancel(text); });
+                return self.locked("cancel", [&](llm::Batch& batch) { return batch.cancel(text); });
             },
             nb::arg("text"))
         .def(
@@ -335,7 +394,7 @@ void bind_llm(nb::module_& m) {
             [](PyBatch& self) {
                 const std::vector<llm::BatchToken> tokens = [&] {
                     const Unlocked unlocked;
-                    return self.locked([](llm::Batch& batch) { return batch.step(); });
+                    return self.locked("step", [](llm::Batch& batch) { return batch.step(); });
                 }();
                 nb::list out;
                 for (const llm::BatchToken& each : tokens) {
@@ -348,15 +407,20 @@ void bind_llm(nb::module_& m) {
             nb::sig(
                 "def step(self) -> list[tuple[int, int | None, str, tuple[float, list[tuple[int, float]]] | "
                 "None]]"))
+        .def("close",
+             [](PyBatch& self) {
+                 const Unlocked unlocked;
+                 self.close();
+             })
         .def_prop_ro("slots", [](PyBatch& self) { return self.slots(); })
         .def_prop_ro("active",
                      [](PyBatch& self) {
                          const Unlocked unlocked;  // a step of another thread may be under way
-                         return self.locked([](llm::Batch& b) { return b.active(); });
+                         return self.locked("active", [](llm::Batch& b) { return b.active(); });
                      })
         .def_prop_ro("waiting", [](PyBatch& self) {
             const Unlocked unlocked;
-            return self.locked([](llm::Batch& b) { return b.waiting(); });
+            return self.locked("waiting", [](llm::Batch& b) { return b.waiting(); });
         });
     nb::class_<PyModel>(m, "_Model", "A language model on a device; see pygpukit.llm.")
         .def_static("load", &load, nb::arg("file"), nb::arg("config_json").none(), nb::arg("dtype"),
@@ -374,27 +438,36 @@ void bind_llm(nb::module_& m) {
                     "type, device: Device | str | None, max_length: int, quantize: str | None, "
                     "cache_dtype: DType | str | type | None) -> _Model"))
         .def_prop_ro(
-            "config", [](PyModel& self) { return config_dict(self.session->model.config()); },
+            "config", [](PyModel& self) { return config_dict(self.session->config); },
             nb::sig("def config(self, /) -> dict[str, int | float | bool | str]"))
         .def_prop_ro(
-            "dtype", [](PyModel& self) { return to_python(self.session->model.weights().dtype); },
+            "dtype", [](PyModel& self) { return to_python(self.session->dtype); },
             nb::sig("def dtype(self, /) -> DType"))
         .def_prop_ro(
-            "device", [](PyModel& self) -> Device& { return self.session->model.device(); },
-            nb::rv_policy::reference)
+            "device", [](PyModel& self) -> Device& { return self.session->device; }, nb::rv_policy::reference)
         .def_prop_ro(
-            "cache_dtype", [](PyModel& self) { return to_python(self.session->model.cache_dtype()); },
+            "cache_dtype", [](PyModel& self) { return to_python(self.session->cache_dtype); },
             nb::sig("def cache_dtype(self, /) -> DType"))
-        .def_prop_ro("cache_bytes", [](PyModel& self) { return self.session->model.cache_bytes(); })
-        .def_prop_ro("max_length", [](PyModel& self) { return self.session->model.max_length(); })
-        .def_prop_ro("num_parameters", [](PyModel& self) { return self.session->model.weights().parameters; })
-        .def(
-            "batch",
-            [](PyModel& self, std::int64_t slots) {
-                const Unlocked unlocked;
-                return std::make_unique<PyBatch>(self.session->model, slots);
-            },
-            nb::arg("slots"))
+        .def_prop_ro("cache_bytes",
+                     [](PyModel& self) {
+                         const Unlocked unlocked;
+                         const std::lock_guard lock(self.session->mutex);
+                         return self.session->model ? self.session->model->cache_bytes() : 0;
+                     })
+        .def_prop_ro("max_length", [](PyModel& self) { return self.session->max_length; })
+        .def_prop_ro("num_parameters", [](PyModel& self) { return self.session->parameters; })
+        .def_prop_ro("closed",
+                     [](PyModel& self) {
+                         const Unlocked unlocked;
+                         const std::lock_guard lock(self.session->mutex);
+                         return self.session->model == nullptr;
+                     })
+        .def("close",
+             [](PyModel& self) {
+                 const Unlocked unlocked;
+                 self.session->close();
+             })
+        .def("batch", &make_batch, nb::arg("slots"))
         .def("score", &score, nb::arg("tokens"),
              nb::sig("def score(self, tokens: collections.abc.Sequence[int]) -> Array"))
         .def(

@@ -28,6 +28,7 @@ class Batch:
 
     A step costs little more than that of one text, up to some dozens: the weights are read once for all.
     Each text is what the model would write alone with the same arguments, but for rounding.
+    Used in a with statement it is closed at the end; it is also closed with its model.
     """
 
     def __init__(
@@ -127,6 +128,19 @@ class Batch:
         """One token for each text under way; empty where there is none. Texts that wait begin first."""
         with self._lock:
             return [self._piece(*each) for each in self._native.step()]
+
+    def close(self) -> None:
+        """Gives the device memory of its contexts back to the device's pool at once, as LanguageModel.close.
+
+        Afterwards its other calls raise InvalidValueError.
+        """
+        self._native.close()
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _piece(
         self,

@@ -253,7 +253,10 @@ def _joined(pieces: Sequence[BatchPiece]) -> GeneratedText:
 
 
 class LanguageModel:
-    """A model with its tokenizer and one context: it writes one text at a time."""
+    """A model with its tokenizer and one context: it writes one text at a time.
+
+    Used in a with statement it is closed at the end.
+    """
 
     def __init__(
         self, native: _native._Model, tokenizer: Tokenizer | None, stop_tokens: Sequence[int], path: str
@@ -287,7 +290,7 @@ class LanguageModel:
 
     @property
     def cache_bytes(self) -> int:
-        """Of device memory that the context takes."""
+        """Of device memory that the context takes; 0 once the model is closed."""
         return self._native.cache_bytes
 
     @property
@@ -299,6 +302,26 @@ class LanguageModel:
     def num_parameters(self) -> int:
         """Tied ones count once."""
         return self._native.num_parameters
+
+    def close(self) -> None:
+        """Gives the model's device memory, and that of its batches, back to the device's pool at once.
+
+        Any thread may call this, and more than once; it waits for a token under way in another thread.
+        Afterwards texts and batches of the model, and calls that compute, raise InvalidValueError. Figures
+        and the tokenizer are still there. (gp.memory.trim gives what the pool has free to other programs.)
+        """
+        self._native.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether close was called."""
+        return self._native.closed
+
+    def __enter__(self) -> LanguageModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -458,11 +481,11 @@ class LanguageModel:
             raise InvalidValueError(
                 f"generate_batch: argument 'max_sequences': expected at least 1, got {most}"
             )
-        batch = self.batch(max(1, min(most, len(prompts))))
-        pieces: dict[int, list[BatchPiece]] = {batch.add(prompt, **arguments): [] for prompt in prompts}
-        while len(batch) > 0:
-            for each in batch.step():
-                pieces[each.text].append(each)
+        with self.batch(max(1, min(most, len(prompts)))) as batch:
+            pieces: dict[int, list[BatchPiece]] = {batch.add(prompt, **arguments): [] for prompt in prompts}
+            while len(batch) > 0:
+                for each in batch.step():
+                    pieces[each.text].append(each)
         return [_joined(of_text) for of_text in pieces.values()]
 
     def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
@@ -508,5 +531,5 @@ class LanguageModel:
     def __repr__(self) -> str:
         return (
             f"LanguageModel({self._path!r}, {self.num_parameters / 1e6:.1f}M parameters, "
-            f"dtype={self.dtype}, device='{self.device}')"
+            f"dtype={self.dtype}, device='{self.device}'{', closed' if self.closed else ''})"
         )
