@@ -122,6 +122,7 @@ class PyGeneration {
         llm::Model& model = s.open("generate");
         llm::Model* draft = draft_ ? &draft_->open("generate") : nullptr;
         llm::check_options("generate", model, prompt, options.generation);
+        llm::refuse_capture("generate", model);
         text_ = ++s.text;
         if (draft_) {
             draft_text_ = ++draft_->text;
@@ -293,6 +294,7 @@ Array score(PyModel& self, const Tokens& tokens) {
     Session& session = *self.session;
     const std::lock_guard lock(session.mutex);
     llm::Model& model = session.open("score");
+    llm::refuse_capture("score", model);
     ++session.text;
     session.tokens.clear();
     model.truncate(0);
@@ -303,7 +305,9 @@ std::shared_ptr<PyBatch> make_batch(PyModel& self, std::int64_t slots) {
     const Unlocked unlocked;
     Session& session = *self.session;
     const std::lock_guard lock(session.mutex);
-    auto batch = std::make_shared<PyBatch>(session.open("batch"), slots);
+    const llm::Model& model = session.open("batch");
+    llm::refuse_capture("batch", model);
+    auto batch = std::make_shared<PyBatch>(model, slots);
     std::erase_if(session.batches, [](const auto& each) { return each.expired(); });
     session.batches.push_back(batch);
     return batch;

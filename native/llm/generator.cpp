@@ -56,9 +56,8 @@ void check_options(const char* call, const Model& model, std::span<const std::in
 
 void refuse_capture(const char* call, const Model& model) {
     if (current_stream(model.device())->capture() == nullptr) return;
-    throw error(ErrorKind::unsupported, {.call = call,
-                                         .got = "a text that is to be written during a graph capture",
-                                         .fix = "end the capture first"});
+    throw error(ErrorKind::unsupported,
+                {.call = call, .got = "a call during a graph capture", .fix = "end the capture first"});
 }
 
 Generator::Generator(Model& model, std::span<const std::int32_t> prompt, const GenerationOptions& options)

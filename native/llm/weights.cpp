@@ -129,6 +129,15 @@ class Loader {
             if (quantize_) quantize_whole(experts);
             return experts;
         }
+        const auto name = [&](std::int64_t expert, const char* matrix) {
+            return str(prefix, names_.experts, expert, ".", matrix, ".weight");
+        };
+        // All shapes are checked before memory is taken for their sum.
+        for (std::int64_t i = 0; i < e.count; ++i) {
+            find(name(i, names_.expert_gate), {e.size, hidden});
+            find(name(i, names_.expert_up), {e.size, hidden});
+            find(name(i, names_.expert_down), {hidden, e.size});
+        }
         if (quantize_) {
             experts.gate_up_codes.emplace(device_, *quantize_, e.count, 2 * e.size, hidden, dtype_);
             experts.down_codes.emplace(device_, *quantize_, e.count, hidden, e.size, dtype_);
@@ -137,15 +146,13 @@ class Loader {
             experts.down = Array::empty(device_, {e.count, hidden, e.size}, dtype_);
         }
         for (std::int64_t i = 0; i < e.count; ++i) {
-            const std::string expert = str(prefix, names_.experts, i, ".");
-            const auto at = [&](const char* name) { return str(expert, name, ".weight"); };
             const Array both = quantize_ ? Array::empty(device_, {2 * e.size, hidden}, dtype_)
                                          : experts.gate_up.select(0, i);
             const Array down =
                 quantize_ ? Array::empty(device_, {hidden, e.size}, dtype_) : experts.down.select(0, i);
-            load(both.slice(0, 0, 1, e.size), at(names_.expert_gate));
-            load(both.slice(0, e.size, 1, e.size), at(names_.expert_up));
-            load(down, at(names_.expert_down));
+            source_.load_into(both.slice(0, 0, 1, e.size), name(i, names_.expert_gate), {});
+            source_.load_into(both.slice(0, e.size, 1, e.size), name(i, names_.expert_up), {});
+            source_.load_into(down, name(i, names_.expert_down), {});
             if (!quantize_) continue;
             experts.gate_up_codes->set(i, both);
             experts.down_codes->set(i, down);
@@ -271,12 +278,6 @@ class Loader {
         const Array array = Array::empty(device_, shape, dtype);
         source_.load_into(array, name, {});
         return array.readonly();
-    }
-
-    // Into a part without gaps of a larger array.
-    void load(const Array& to, const std::string& name) {
-        find(name, to.shape());
-        source_.load_into(to, name, {});
     }
 
     // Checks that it is there, and what it is.

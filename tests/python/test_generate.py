@@ -380,6 +380,7 @@ def test_weights_that_are_no_numbers_are_named():
         lambda m: m.generate("a", speculate=5),
         lambda m: m.generate("a", speculate="ngram", guesses=1.5),
         lambda m: m.batch("2"),
+        lambda m: m.batch(2).cancel("0"),
         lambda m: m.generate_batch(["a"], max_sequences=None),
         lambda m: m.generate_batch(["a"], temperature=None),
         lambda m: m.generate(b"ab"),
@@ -403,6 +404,9 @@ def test_arguments_of_other_kinds(model, call):
     "call",
     [
         lambda m: gp.llm.load(""),
+        lambda m: gp.llm.load("a" * 5000),
+        lambda m: gp.llm.load("a\0b"),
+        lambda m: m.batch(1).cancel(2**70),
         lambda m: m.generate("a", max_tokens=2**63),
         lambda m: m.generate("a", top_k=2**70),
         lambda m: m.generate("a", top_k=-1),
@@ -429,6 +433,14 @@ def test_arguments_of_other_kinds(model, call):
 def test_arguments_out_of_range(model, call):
     with pytest.raises(gp.InvalidValueError, match="argument"):
         call(model)
+
+
+@pytest.mark.parametrize("call", ["generate", "score", "batch"])
+def test_nothing_is_written_in_a_capture(model, call):
+    argument = {"generate": "a", "score": [1], "batch": 2}[call]
+    with gp.Graph(), pytest.raises(gp.UnsupportedError, match=f"{call}: a call during a graph capture"):
+        getattr(model, call)(argument)
+    assert model.generate("a", max_tokens=2, stop_tokens=[]).tokens
 
 
 @pytest.mark.parametrize("dtype", ["", 0, []])

@@ -189,6 +189,20 @@ def test_the_part_of_gemma3_that_writes_is_taken_from_a_model_that_sees(prefix):
         gp.llm.from_arrays({"model_type": "gemma3"}, arrays, dtype="float32")
 
 
+@pytest.mark.parametrize(
+    ("family", "size"), [("mixtral", "intermediate_size"), ("qwen3_moe", "moe_intermediate_size")]
+)
+@pytest.mark.parametrize("quantize", [None, "int4"])
+def test_no_memory_is_taken_for_experts_that_the_file_does_not_have(family, size, quantize):
+    file = gp.io.safetensors(DATA / "models" / family)
+    arrays = {name: file[name] for name in file}
+    config = json.loads((DATA / "models" / family / "config.json").read_text())
+    peak = gp.memory.stats()["peak_live_bytes"]
+    with pytest.raises(gp.FileFormatError, match="experts.*expected shape"):
+        gp.llm.from_arrays(config | {size: 1 << 24}, arrays, dtype="float32", quantize=quantize)
+    assert gp.memory.stats()["peak_live_bytes"] < peak + (1 << 20)
+
+
 def test_names_of_llama_cpp_are_those_of_families_that_it_is_read_of():
     config = json.loads((DATA / "models" / "mistral_window" / "config.json").read_text())
     with pytest.raises(gp.FileFormatError, match="embed_tokens"):

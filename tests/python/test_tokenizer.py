@@ -1,6 +1,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,6 +181,34 @@ def test_bad_folders(tmp_path):
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(gp.FileFormatError, match="chat_template.jinja"):
         tokenizer.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    ],
+)
+@pytest.mark.parametrize("make", [lambda p: p.symlink_to("nothing"), lambda p: p.symlink_to(p), Path.mkdir])
+def test_what_is_no_file_is_not_left_out(tmp_path, name, make):
+    folder = shutil.copytree(DATA / "llama" / "gqa_sharded", tmp_path / "model")
+    (folder / name).unlink(missing_ok=True)
+    make(folder / name)
+    with pytest.raises(gp.FileFormatError, match=f"{name}: expected a file, got a link to nothing"):
+        gp.llm.load(folder)
+
+
+def test_text_that_cannot_be_read_is_named_once(tmp_path):
+    with pytest.raises(gp.FileFormatError, match="expected a readable file"):
+        tokenizer.read_text(tmp_path)
+    (tmp_path / "config.json").write_bytes(b"\xff")
+    with pytest.raises(gp.FileFormatError) as failure:
+        tokenizer.read_json(tmp_path / "config.json")
+    assert str(failure.value).count("config.json") == 1
 
 
 def test_ids_that_no_tokenizer_has(tiny):

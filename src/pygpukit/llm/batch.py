@@ -120,6 +120,7 @@ class Batch:
 
     def cancel(self, text: int) -> bool:
         """Ends a text; False where it is over already."""
+        text = choice.checked("cancel", "text", text, int, "a text's number")
         with self._lock:
             self._texts.pop(text, None)
             return self._native.cancel(text)

@@ -54,9 +54,9 @@ def load(
     if path == "":
         raise InvalidValueError("load: argument 'path': expected a path or a name, got ''")
     where = _where("load", dtype, device, max_length, quantize, cache_dtype)
-    if source.is_dir():
+    if os.path.isdir(source):  # False for names that no system takes, too
         return _load_folder(source, where)
-    if source.is_file():
+    if os.path.isfile(source):
         return _load_gguf(source, where)
     raise InvalidValueError(
         f"load: argument 'path': expected a .gguf file, a model's folder or one of {', '.join(pull.MODELS)}, "
@@ -125,11 +125,11 @@ def _where(
 
 def _load_folder(folder: Path, where: _Where) -> LanguageModel:
     config_path = folder / "config.json"
-    if not config_path.is_file():
+    if not tokenizers.is_there(config_path):
         raise FileFormatError(f"{folder}: expected a config.json, got none")
     config = tokenizers.read_json(config_path)
     generation = tokenizers.read_json(folder / "generation_config.json")
-    tokenizer = tokenizers.from_folder(folder) if (folder / "tokenizer.json").is_file() else None
+    tokenizer = tokenizers.from_folder(folder) if tokenizers.is_there(folder / "tokenizer.json") else None
     num_tokens = 0 if tokenizer is None else tokenizer.num_ids
     file = io.safetensors(folder)
     with progress.bar(folder.name) as show:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,7 +112,7 @@ class Tokenizer:
 def from_folder(folder: Path) -> Tokenizer:
     """Of a Hugging Face folder: tokenizer.json and tokenizer_config.json."""
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not is_there(path):
         raise FileFormatError(f"{folder}: expected a tokenizer.json, got none")
     tokenizers = require("tokenizers")
     with _named(str(path)):
@@ -128,7 +129,7 @@ def from_folder(folder: Path) -> Tokenizer:
     eos = backend.token_to_id(special["eos_token"]) if "eos_token" in special else None
     template = _default_template(config.get("chat_template"))
     separate = folder / "chat_template.jinja"
-    if separate.is_file():
+    if is_there(separate):
         template = read_text(separate)
     return Tokenizer(backend, special, [] if eos is None else [eos], template)
 
@@ -141,20 +142,37 @@ def _default_template(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def is_there(path: Path) -> bool:
+    """Whether a folder has that file. What has its name and is none would else be left out silently.
+
+    Raises FileFormatError for links to nothing, folders and the like.
+    """
+    if os.path.isfile(path):
+        return True
+    if os.path.lexists(path):
+        raise FileFormatError(
+            f"{path}: expected a file, got a link to nothing, or something else; download it again"
+        )
+    return False
+
+
 def read_text(path: Path) -> str:
     """A file in UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
+    except OSError as reason:
+        raise FileFormatError(f"{path}: expected a readable file, got one that is not: {reason}") from None
     except UnicodeDecodeError as reason:
         raise FileFormatError(f"{path}: {reason}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """An object from a file; empty where there is no file."""
-    if not path.is_file():
+    if not is_there(path):
         return {}
+    text = read_text(path)
     try:
-        value = json.loads(read_text(path))
+        value = json.loads(text)
         # An escape may name half a character, which no text has.
         json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as reason:
