@@ -10,7 +10,7 @@ import pytest
 
 import pygpukit as gp
 from pygpukit.benchmark import __main__ as command
-from pygpukit.benchmark import compare, kernels, random_models, report, shapes
+from pygpukit.benchmark import compare, kernels, report, shapes
 from pygpukit.benchmark._measure import Row
 from pygpukit.benchmark.attention import Shape
 from pygpukit.benchmark.cases import Bench, Case, Goal, Judge, geometric_mean_row, measure_cases
@@ -502,33 +502,3 @@ def test_a_trial_run_of_everything(capsys):
         name.split()[0] for name in record.get("skipped", ())
     }
     assert groups >= {*kernels.GROUPS, "shapes"}
-
-
-def test_decoding_on_the_host_runs(tmp_path, monkeypatch):
-    small = {"vocab_size": 300, "num_hidden_layers": 2}
-    monkeypatch.setitem(
-        random_models.CONFIGS, "SmolLM2-135M", {**random_models.CONFIGS["SmolLM2-135M"], **small}
-    )
-    path, before = tmp_path / "record.json", gp.device()
-    assert command.main(["--quick", "--decode", "SmolLM2-135M", "--save", str(path)]) == 0
-    (row,) = json.loads(path.read_text())["rows"]
-    assert row["name"] == "decode SmolLM2-135M shape int4, batch 1, host"
-    assert row["value"] > 0
-    assert gp.device() is before
-
-
-def test_decoding_and_loading_run(tmp_path, monkeypatch):
-    small = {
-        **random_models.CONFIGS["Qwen2.5-7B"],
-        "vocab_size": 300,
-        "hidden_size": 56,
-        "num_hidden_layers": 2,
-    }
-    monkeypatch.setitem(random_models.CONFIGS, "Qwen2.5-7B", {**small, "intermediate_size": 64})
-    path = tmp_path / "record.json"
-    assert command.main(["--quick", "--decode", "Qwen2.5-7B", "--load", "--save", str(path)]) == 0
-    rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]}
-    assert sum(name.startswith("decode") for name in rows) == 9
-    assert sum(name.startswith("prefill") for name in rows) == 1
-    assert all(row["value"] > 0 for row in rows.values())
-    assert rows["load 4 GB safetensors"]["error"] == 0

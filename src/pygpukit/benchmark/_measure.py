@@ -28,7 +28,7 @@ class Row:
     unit: str
     low: float
     high: float
-    error: float | None = None  # of the result, relative norm against a float64 reference
+    error: float | None = None  # of the result: relative norm, float64 reference; or as the note says
     ratios: dict[str, float] = dataclasses.field(default_factory=dict)
     goal: str | None = None
     met: bool | None = None  # None: no goal, or nothing that could meet it (a trial run, a simulated device)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 import pygpukit as gp
-from pygpukit.llm import LanguageModel
+from pygpukit.llm import LanguageModel, TokenLogprobs
 
 from . import random_models
 from ._measure import Row
@@ -24,6 +26,18 @@ _STRATEGIES = ("ngram", "jacobi", "early_layers")
 _BATCH_GOALS = {8: 7.0, 64: 40.0}
 # On the simulated device in 4 bits, with the head in 8: tokens a second on two cores.
 _HOST_GOALS = {"SmolLM2-135M": 60.0}
+# Of how many of a step's tokens, of how many steps, and of how many texts of a batch an error is taken.
+_LIKELIEST, _STEPS, _TEXTS = 20, 32, 8
+
+
+class _Told(NamedTuple):
+    """What a model wrote, and the log-probabilities that the steps being measured gave."""
+
+    prompt: list[int]
+    steps: list[TokenLogprobs]
+
+
+_Rows = list[tuple[Row, list[_Told]]]
 
 
 def measure(model_name: str, limits: Limits, dtype: str | None = None, quick: bool = False) -> Iterator[Row]:
@@ -41,12 +55,19 @@ def _measure_text(model_name: str, dtype: str | None, tokens: int) -> Row:
 
     The rate is that of decoding: the prompt's own time is not in it.
     """
-    model = gp.llm.load(model_name, dtype=dtype)
-    rates = _rates(model, model.encode("The history of computing begins with"), tokens)
-    return _row(f"decode {model_name} {model.dtype}, batch 1, {tokens} tokens", rates)
+    with gp.llm.load(model_name, dtype=dtype) as model:
+        prompt = model.encode("The history of computing begins with")
+        rates, _ = _rates(model, prompt, tokens)
+        row = _row(f"decode {model_name} {model.dtype}, batch 1, {tokens} tokens", rates)
+        told = [_tell(model, prompt, min(tokens, _STEPS))]
+    _judge([(row, told)], lambda: gp.llm.load(model_name, dtype="float32"))
+    return row
 
 
-def _rates(model: LanguageModel, prompt: list[int], tokens: int, speculate: str | None = None) -> list[float]:
+def _rates(
+    model: LanguageModel, prompt: list[int], tokens: int, speculate: str | None = None
+) -> tuple[list[float], list[int]]:
+    """Tokens a second of each round, and the text, which is the same each time."""
     rates, texts = [], set()
     for _ in range(_ROUNDS + 1):  # the first one warms up
         stream = model.stream_tokens(prompt, max_tokens=tokens, stop_tokens=(), speculate=speculate)
@@ -54,44 +75,104 @@ def _rates(model: LanguageModel, prompt: list[int], tokens: int, speculate: str 
         rates.append(stream.stats["tokens_per_second"])
     if len(texts) != 1:
         raise gp.Error(f"decode: greedy decoding of one prompt gave {len(texts)} different texts")
-    return rates[1:]
+    return rates[1:], list(texts.pop())
 
 
 def _row(name: str, values: list[float], unit: str = "tokens/s") -> Row:
     return Row(name, statistics.median(values), unit, min(values), max(values), group=_GROUP)
 
 
+def _tell(model: LanguageModel, prompt: list[int], steps: int) -> _Told:
+    stream = model.stream_tokens(prompt, max_tokens=steps, stop_tokens=(), logprobs=_LIKELIEST)
+    told = []
+    for token in stream:
+        assert stream.logprobs is not None  # they were asked for
+        told.append(TokenLogprobs.of(token, stream.logprobs))
+    return _Told(prompt, told)
+
+
+def _tell_batch(model: LanguageModel, prompts: list[list[int]], steps: int) -> list[_Told]:
+    told: dict[int, _Told] = {}
+    with model.batch(len(prompts)) as batch:
+        for prompt in prompts:
+            number = batch.add(prompt, max_tokens=steps, stop_tokens=(), logprobs=_LIKELIEST)
+            told[number] = _Told(prompt, [])
+        while len(batch) > 0:
+            for each in batch.step():
+                if each.logprobs is not None:
+                    told[each.text].steps.append(each.logprobs)
+    return list(told.values())[:: max(len(prompts) // _TEXTS, 1)]
+
+
+def _distance(texts: Sequence[_Told], exact: LanguageModel) -> float:
+    """Of the likeliest tokens' logits from those that `exact` gives all tokens of the text at once.
+
+    Root mean square, in standard deviations of a step's logits. Log-probabilities differ as logits do, but
+    for a sum over the vocabulary, in which errors cancel.
+    """
+    wrong, variances = [], []
+    known = int(exact.config["num_tokens"])
+    for prompt, steps in texts:
+        tokens = prompt + [step.token for step in steps[:-1]]
+        logits = exact.score(tokens)[len(prompt) - 1 :, :known].to_numpy().astype(np.float64)
+        for row, step in zip(logits, steps, strict=True):
+            largest = row.max()
+            log_sum = largest + np.log(np.exp(row - largest).sum())
+            wrong += [logprob - (row[token] - log_sum) for token, logprob in step.best]
+            variances.append(row.var())
+    return float(np.sqrt(np.mean(np.square(wrong)) / np.mean(variances)))
+
+
+def _judge(rows: _Rows, exact: Callable[[], LanguageModel]) -> None:
+    """Gives rows their errors: what the steps told, beside a model of the same weights in float32."""
+    try:
+        with exact() as model:
+            for row, told in rows:
+                row.error = _distance(told, model)
+                row.note = "error: of logits, in deviations, beside the same weights in float32"
+    except gp.OutOfMemoryError:
+        for row, _ in rows:
+            row.note = row.note or "no error: no room for the weights in float32"
+
+
 def _measure_shape(name: str, limits: Limits, dtype: str, quick: bool) -> Iterator[Row]:
     rng = np.random.default_rng(0)
     vocab = random_models.CONFIGS[name]["vocab_size"]
     tokens = 8 if quick else 200
+    steps = min(tokens, _STEPS)
     prompts = [rng.integers(3, vocab, int(rng.integers(32, 128))).tolist() for _ in range(64)]
-    model = random_models.make(name, dtype, max_length=2304)
-    own = _row(f"decode {name} shape {dtype}, batch 1", _rates(model, prompts[0], tokens))
-    # The embedding is looked up, not read through.
-    read = (model.num_parameters - vocab * random_models.CONFIGS[name]["hidden_size"]) * 2
-    if dtype != "float32" and (copy := limits.rate("copy")) is not None:
-        own.share, own.limit = own.value * read / copy, "copy"
-        own.goal, own.met = f">= {_SHARE_GOALS[name]} of the limit", own.share >= _SHARE_GOALS[name]
-    yield own
+    rows: _Rows = []
+    with random_models.make(name, dtype, max_length=2304) as model:
+        rates, _ = _rates(model, prompts[0], tokens)
+        own = _row(f"decode {name} shape {dtype}, batch 1", rates)
+        # The embedding is looked up, not read through.
+        read = (model.num_parameters - vocab * random_models.CONFIGS[name]["hidden_size"]) * 2
+        if dtype != "float32" and (copy := limits.rate("copy")) is not None:
+            own.share, own.limit = own.value * read / copy, "copy"
+            own.goal, own.met = f">= {_SHARE_GOALS[name]} of the limit", own.share >= _SHARE_GOALS[name]
+        rows.append((own, [_tell(model, prompts[0], steps)]))
+        prompt = rng.integers(3, vocab, 64 if quick else 2048).tolist()
+        rows.append((_prefill(name, model, limits, dtype, prompt), [_tell(model, prompt, 1)]))
+        for count, goal in _BATCH_GOALS.items():
+            rates = _batch_rates(model, prompts[:count], tokens // 2)
+            row = _row(f"decode {name} shape {dtype}, batch {count}", rates)
+            row.ratios = {"batch 1": row.value / own.value}
+            row.goal, row.met = f">= {goal:g} of batch 1", row.ratios["batch 1"] >= goal
+            rows.append((row, _tell_batch(model, prompts[:count], steps)))
+    _judge(rows, functools.partial(random_models.make, name, "float32", weights=dtype))
+    yield from (row for row, _ in rows)
 
-    yield _prefill(name, model, limits, dtype, rng.integers(3, vocab, 64 if quick else 2048).tolist())
-    for count, goal in _BATCH_GOALS.items():
-        row = _row(
-            f"decode {name} shape {dtype}, batch {count}", _batch_rates(model, prompts[:count], tokens // 2)
-        )
-        row.ratios = {"batch 1": row.value / own.value}
-        row.goal, row.met = f">= {goal:g} of batch 1", row.ratios["batch 1"] >= goal
-        yield row
-    del model
-    yield from _speculate(name, dtype, quick)
     for format, goal in _QUANTIZED_GOALS.items():
-        quantized = random_models.make(name, dtype, max_length=2304, quantize=format)
-        row = _row(f"decode {name} shape {format}, batch 1", _rates(quantized, prompts[0], tokens))
+        with random_models.make(name, dtype, max_length=2304, quantize=format) as model:
+            rates, _ = _rates(model, prompts[0], tokens)
+            row = _row(f"decode {name} shape {format}, batch 1", rates)
+            told = [_tell(model, prompts[0], steps)]
         row.ratios = {f"own {dtype}": row.value / own.value}
         row.goal, row.met = f">= {goal:g} of own {dtype}", row.value / own.value >= goal
+        make = functools.partial(random_models.make, name, "float32", quantize=format, weights=dtype)
+        _judge([(row, told)], make)
         yield row
-        del quantized
+    yield from _speculate(name, dtype, quick)
 
 
 def _measure_host(name: str, tokens: int) -> Row:
@@ -99,7 +180,11 @@ def _measure_host(name: str, tokens: int) -> Row:
     gp.set_device("cpu")
     try:
         model = random_models.make(name, "float32", max_length=512, quantize="int4")
-        row = _row(f"decode {name} shape int4, batch 1, host", _rates(model, list(range(3, 23)), tokens))
+        prompt = list(range(3, 23))
+        rates, _ = _rates(model, prompt, tokens)
+        row = _row(f"decode {name} shape int4, batch 1, host", rates)
+        # A prompt's products are of what the codes stand for, a step's of the codes.
+        _judge([(row, [_tell(model, prompt, min(tokens, _STEPS))])], lambda: model)
     finally:
         gp.set_device(device)
     row.goal, row.met = f">= {_HOST_GOALS[name]:g} tokens/s", row.value >= _HOST_GOALS[name]
@@ -107,29 +192,44 @@ def _measure_host(name: str, tokens: int) -> Row:
 
 
 def _speculate(name: str, dtype: str, quick: bool) -> Iterator[Row]:
-    """An edit: the prompt has a text with one token in 40 replaced, which the model puts right."""
-    model = random_models.make(name, dtype, max_length=2304, counts=True)
+    """An edit: the prompt has a text with one token in 40 replaced, which the model puts right.
+
+    Errors are shares of the tokens: the text is known beforehand.
+    """
     tokens = 40 if quick else 800
     rng = np.random.default_rng(3)
     vocab = random_models.CONFIGS[name]["vocab_size"]
-    prompt = list(range(vocab // 8, vocab // 8 + tokens))
+    right = list(range(vocab // 8, vocab // 8 + tokens))
+    prompt = list(right)
     for at in range(39, tokens, 40):
         prompt[at] = int(rng.integers(vocab // 2, vocab))
     prompt.append(vocab // 8 - 1)
-    plain = _row(f"decode {name} shape {dtype}, an edit, plain", _rates(model, prompt, tokens))
-    yield plain
-    expected = list(model.stream_tokens(prompt, max_tokens=tokens, stop_tokens=()))
-    for how in _STRATEGIES:
-        row = _row(f"decode {name} shape {dtype}, an edit, {how}", _rates(model, prompt, tokens, how))
-        stream = model.stream_tokens(prompt, max_tokens=tokens, stop_tokens=(), speculate=how)
-        if list(stream) != expected:
-            raise gp.Error(f"decode: {how} wrote another text than plain steps")
-        row.ratios = {"plain": row.value / plain.value}
-        row.figures = {key: stream.stats[key] for key in ("acceptance", "tokens_per_pass")}
-        row.note = "the same tokens"
-        if how == "ngram":
-            row.goal, row.met = ">= 2 of plain", row.ratios["plain"] >= 2
-        yield row
+
+    def share_of_wrong(text: list[int]) -> float:
+        return sum(a != b for a, b in zip(text, right, strict=True)) / tokens
+
+    others = []
+    with random_models.make(name, dtype, max_length=2304, counts=True) as model:
+        rates, expected = _rates(model, prompt, tokens)
+        plain = _row(f"decode {name} shape {dtype}, an edit, plain", rates)
+        plain.error, plain.note = share_of_wrong(expected), "error: share of the tokens"
+        yield plain
+        for how in _STRATEGIES:
+            rates, text = _rates(model, prompt, tokens, how)
+            row = _row(f"decode {name} shape {dtype}, an edit, {how}", rates)
+            stream = model.stream_tokens(prompt, max_tokens=tokens, stop_tokens=(), speculate=how)
+            list(stream)
+            row.ratios = {"plain": row.value / plain.value}
+            row.figures = {key: stream.stats[key] for key in ("acceptance", "tokens_per_pass")}
+            same = text == expected
+            others += [] if same else [how]
+            row.error = share_of_wrong(text)
+            row.note = f"{'the same' if same else 'OTHER'} tokens; error: share of the tokens"
+            if how == "ngram":
+                row.goal, row.met = ">= 2 of plain", same and row.ratios["plain"] >= 2
+            yield row
+    if others:
+        raise gp.Error(f"decode: {', '.join(others)} wrote another text than plain steps")
 
 
 def _prefill(name: str, model: LanguageModel, limits: Limits, dtype: str, prompt: list[int]) -> Row:
@@ -151,15 +251,14 @@ def _prefill(name: str, model: LanguageModel, limits: Limits, dtype: str, prompt
 
 
 def _batch_rates(model: LanguageModel, prompts: list[list[int]], steps: int) -> list[float]:
-    batch = model.batch(len(prompts))
-    for prompt in prompts:
-        batch.add(prompt, max_tokens=4 + _ROUNDS * (steps // _ROUNDS + 1), stop_tokens=())
-    run: Callable[[], object] = batch.step
-    for _ in range(4):
-        run()
     rates = []
-    for _ in range(_ROUNDS):
-        start = time.perf_counter()
-        count = sum(len(batch.step()) for _ in range(max(steps // _ROUNDS, 1)))
-        rates.append(count / (time.perf_counter() - start))
+    with model.batch(len(prompts)) as batch:
+        for prompt in prompts:
+            batch.add(prompt, max_tokens=4 + _ROUNDS * (steps // _ROUNDS + 1), stop_tokens=())
+        for _ in range(4):
+            batch.step()
+        for _ in range(_ROUNDS):
+            start = time.perf_counter()
+            count = sum(len(batch.step()) for _ in range(max(steps // _ROUNDS, 1)))
+            rates.append(count / (time.perf_counter() - start))
     return rates

@@ -51,12 +51,14 @@ def make(
     max_length: int | None = None,
     quantize: str | None = None,
     counts: bool = False,
+    weights: str | None = None,
 ) -> LanguageModel:
     """A model of that shape, the same in every run.
 
+    weights: the dtype that its weights are rounded to, where that is not its own.
     counts: after token v it chooses v + 1, by far: its layers do all their work, and change little.
     """
-    config = CONFIGS[name]
+    config, weights = CONFIGS[name], weights or dtype
     draw = Draw(seed=1)
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
     d = hidden // config["num_attention_heads"]
@@ -66,9 +68,9 @@ def make(
     added = 1e-3 if counts else 1.0  # beside an embedding of 1 / sqrt(hidden) an element
 
     def matrix(key: str, rows: int, columns: int, bias: bool = False, scale: float = 1.0) -> None:
-        arrays[f"{key}.weight"] = draw.normal(rows, columns, dtype=dtype, scale=scale / math.sqrt(columns))
+        arrays[f"{key}.weight"] = draw.normal(rows, columns, dtype=weights, scale=scale / math.sqrt(columns))
         if bias:
-            arrays[f"{key}.bias"] = draw.normal(rows, dtype=dtype, scale=0.1)
+            arrays[f"{key}.bias"] = draw.normal(rows, dtype=weights, scale=0.1)
 
     matrix("model.embed_tokens", config["vocab_size"], hidden)
     for i in range(layers):
@@ -81,8 +83,8 @@ def make(
         matrix(f"{layer}.mlp.up_proj", wide, hidden)
         matrix(f"{layer}.mlp.down_proj", hidden, wide, scale=added)
         for norm in ("input_layernorm", "post_attention_layernorm"):
-            arrays[f"{layer}.{norm}.weight"] = gp.ones(hidden, dtype)
-    arrays["model.norm.weight"] = gp.ones(hidden, dtype)
+            arrays[f"{layer}.{norm}.weight"] = gp.ones(hidden, weights)
+    arrays["model.norm.weight"] = gp.ones(hidden, weights)
     if counts:
         embedding = arrays["model.embed_tokens.weight"]
         arrays["lm_head.weight"] = gp.concat([embedding[-1:], embedding[:-1]])
