@@ -89,9 +89,9 @@ std::int64_t Generator::furthest() const {
     return more < full - next_length_ ? next_length_ + more : full;
 }
 
-// Queues steps up to the one after `length` tokens. They need nothing of the host.
+// Queues the steps after the one that gives the context `length` tokens. They need nothing of the host.
 void Generator::run_ahead(std::int64_t length) {
-    const std::int64_t wanted = std::min(length + 1, furthest());
+    const std::int64_t wanted = std::min(length + kStepsAhead, furthest());
     while (model_.length() < wanted) model_.decode();
 }
 

@@ -65,7 +65,13 @@ class Generator {
     // Throws what check_options() throws, before anything runs. `model` must outlive this.
     Generator(Model& model, std::span<const std::int32_t> prompt, const GenerationOptions& options);
 
-    // Waits for the next token; the step after it runs already. Nothing at the end. When it has ended, the
+    // Steps that run or are queued beyond the one whose token is waited for; one more of them while the
+    // caller has the token. More gain little, and are for nothing where a stop token comes: see
+    // docs/generation.md.
+    static constexpr std::int64_t kStepsAhead = 1;
+    static_assert(kStepsAhead <= Model::kAhead);
+
+    // Waits for the next token; the steps after it run already. Nothing at the end. When it has ended, the
     // context holds the prompt and the tokens returned, but for the last one after `length`; before that it
     // may hold tokens that were not returned yet. Once slid() it holds the last of these tokens.
     std::optional<std::int32_t> next();
