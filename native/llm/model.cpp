@@ -119,11 +119,8 @@ Model::Model(std::shared_ptr<const ModelWeights> weights, const ModelOptions& op
     logits_ = Array::empty(device(), {slots(), c.vocab_size}, DType::float32);
     for (auto& event : chosen_) event = std::make_shared<Event>(device());
     if (options.whole_step && !rotations_.empty()) {
-        std::vector<Array> keys, values;  // of slot 0
-        for (const Array& each : layer_keys_) keys.push_back(each.select(0, 0));
-        for (const Array& each : layer_values_) values.push_back(each.select(0, 0));
         const ops::Rope rope{rotations_[0].inv_freq, rotations_[0].factor};
-        whole_step_ = llm::whole_step(*weights_, keys, values, &rope);
+        whole_step_ = llm::whole_step(*weights_, layer_keys_, layer_values_, &rope);
     }
     log_ = PinnedPool::of(device()).allocate(static_cast<std::size_t>(slots() * (max_length_ + 1)) *
                                              sizeof(std::int32_t));
@@ -260,12 +257,22 @@ Array Model::score(std::span<const std::int32_t> tokens, std::int64_t slot) {
     return run_prompt("score", tokens, slot, true);
 }
 
-void Model::step_at_once(const Chooser::Mode& mode) {
-    const auto first = [](const Array& of_slots) { return of_slots.slice(0, 0, 1, 1); };
-    const bool greedy = mode == Chooser::Mode{};
-    whole_step_->run(first(decode_buffers_.ids), first(positions_), logits_.select(0, 0), greedy,
-                     reinterpret_cast<std::int32_t*>(log_.data), max_length_ + 1);
-    if (!greedy) choose(0, 1, 1, mode);
+bool Model::steps_at_once(std::int64_t slots) const {
+    if (whole_step_ == nullptr || slots == 1) return whole_step_ != nullptr;
+    return slots <= kernels::kDecodeTexts &&
+           *std::max_element(lengths_.begin(), lengths_.end()) < kKeysAtOnce && whole_step_->takes_texts();
+}
+
+void Model::step_at_once(std::int64_t slots, const Chooser::Mode& mode) {
+    const auto of = [&](const Array& of_slots) { return of_slots.slice(0, 0, 1, slots); };
+    const bool chooses = slots == 1 && mode == Chooser::Mode{};
+    if (slots == 1) {
+        whole_step_->run(of(decode_buffers_.ids), of(positions_), logits_.select(0, 0), chooses,
+                         reinterpret_cast<std::int32_t*>(log_.data), max_length_ + 1);
+    } else {
+        whole_step_->run_texts(of(decode_buffers_.ids), of(positions_), of(logits_));
+    }
+    if (!chooses) choose(0, slots, 1, mode);
 }
 
 void Model::step(std::int64_t slots, const Chooser::Mode& mode) {
@@ -305,8 +312,8 @@ Array Model::decode(Steps how) {
     for (std::int64_t slot = 0; slot < slots; ++slot) {
         if (length(slot) > 0) chooser_.add_to(mode, slot);
     }
-    if (slots == 1 && whole_step_ && how == Steps::quickest) {
-        step_at_once(mode);  // a graph of one launch gains nothing
+    if (how == Steps::quickest && steps_at_once(slots)) {
+        step_at_once(slots, mode);  // a graph of one launch gains nothing
     } else if (use_graph_) {
         graphs_.run(stream, {slots, mode}, [&] { step(slots, mode); });
     } else {

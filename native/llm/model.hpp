@@ -31,7 +31,7 @@ struct ModelOptions {
     std::int64_t max_length = 0;
     // Captures the decode step once and replays it.
     bool use_graph = true;
-    // Steps of one text are one launch where a kernel serves the model.
+    // Steps of one text, or of few, are one launch where a kernel serves the model.
     bool whole_step = true;
     std::int64_t slots = 1;  // texts that decode() goes on with at once
     // Of the cache: the weights' own, or float8_e4m3. That halves it, and what a step reads of it.
@@ -57,8 +57,10 @@ class Model {
     std::int64_t length(std::int64_t slot = 0) const { return lengths_.at(static_cast<std::size_t>(slot)); }
     std::int64_t max_length() const noexcept { return max_length_; }
     DType cache_dtype() const noexcept { return keys_.dtype(); }
-    // Whether a step of one text is one launch.
-    bool steps_at_once() const noexcept { return whole_step_ != nullptr; }
+    // Of several texts that step in one launch none has more keys: the ops read many keys sooner.
+    static constexpr std::int64_t kKeysAtOnce = 2048;
+    // Whether a step of so many slots is one launch, on the current stream, as long as texts are now.
+    bool steps_at_once(std::int64_t slots = 1) const;
     std::size_t cache_bytes() const noexcept { return keys_.nbytes() + values_.nbytes(); }
 
     // Each appends to the cache, and throws Error (value), changing nothing, where it has no room or a
@@ -143,7 +145,7 @@ class Model {
     void head(const Array& normed, const Array& logits);
     void choose(std::int64_t first_slot, std::int64_t slots, std::int64_t tokens, const Chooser::Mode& mode);
     void step(std::int64_t slots, const Chooser::Mode& mode);
-    void step_at_once(const Chooser::Mode& mode);
+    void step_at_once(std::int64_t slots, const Chooser::Mode& mode);
     void mark();
     std::int64_t step_slots() const;
     Array run_prompt(const char* call, std::span<const std::int32_t> tokens, std::int64_t slot,
@@ -161,7 +163,7 @@ class Model {
     PinnedBlock log_;         // int32 [slots, max_length + 1]: the token chosen at each length
     std::array<std::shared_ptr<Event>, kAhead + 1> chosen_;  // after choices, by turns
     std::int64_t choices_ = 0;
-    std::unique_ptr<ops::DecodeStep> whole_step_;  // of slot 0 alone, or null
+    std::unique_ptr<ops::DecodeStep> whole_step_;  // or null
     bool may_join_norms_;
     bool use_graph_;
     Chooser chooser_;

@@ -19,7 +19,7 @@ using kernels::DecodeStepLayer;
 using kernels::DecodeStepParams;
 
 constexpr std::int64_t kUnit = DecodeChunks::kUnit;
-constexpr int kInFlightWaiting = 2;
+constexpr int kInFlightWaiting = 2, kTextsInFlightWaiting = 1;
 constexpr std::int64_t kMostHeads = 512, kMostSplits = 32;
 
 // A layer's matrices where they are quantised.
@@ -113,17 +113,18 @@ bool serves_layer(const DecodeStepModel& m, const DecodeStepArrays& layer) {
            matrix(layer.gate_up, layer.gate_up_codes, 2 * m.intermediate, hidden) &&
            may(layer.gate_bias, 2 * m.intermediate) &&
            matrix(layer.down, layer.down_codes, hidden, m.intermediate) && may(layer.down_bias, hidden) &&
-           has(layer.keys, {m.kv_heads, layer.keys.shape()[1], d}) && has(layer.values, layer.keys.shape()) &&
-           layer.left >= 0;
+           has(layer.keys, {layer.keys.shape()[0], m.kv_heads, layer.keys.shape()[2], d}) &&
+           has(layer.values, layer.keys.shape()) && layer.left >= 0;
 }
 
 std::int64_t slot_bytes(const DecodeStepParams& p) {
     return p.codes != nullptr ? kernels::kDecodeCodesSlotBytes : kernels::kDecodeStepSlotBytes;
 }
 
-std::int64_t slots_of(const Device& device, const DecodeStepParams& p) {
+// As many as fit beside `bytes` of shared memory.
+std::int64_t slots_of(const Device& device, std::int64_t bytes, std::int64_t of_slot) {
     const auto all = static_cast<std::int64_t>(device.info().shared_bytes_per_block);
-    return std::min<std::int64_t>((all - kernels::kDecodeStepStaticBytes - p.parts.bytes) / slot_bytes(p),
+    return std::min<std::int64_t>((all - kernels::kDecodeStepStaticBytes - bytes) / of_slot,
                                   kernels::kDecodeStepMostSlots);
 }
 
@@ -150,8 +151,8 @@ bool serves(const DecodeStepModel& m) {
         return false;
     }
     return std::all_of(m.layers.begin(), m.layers.end(), [&](const DecodeStepArrays& layer) {
-        return layer.keys.defined() && layer.keys.rank() == 3 && layer.keys.shape()[1] > 0 &&
-               layer.keys.shape() == m.layers[0].keys.shape() && layer.keys.shape()[1] <= INT32_MAX &&
+        return layer.keys.defined() && layer.keys.rank() == 4 && layer.keys.shape()[2] > 0 &&
+               layer.keys.shape() == m.layers[0].keys.shape() && layer.keys.shape()[2] <= INT32_MAX &&
                serves_layer(m, layer);
     });
 }
@@ -182,7 +183,7 @@ DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params
     p.intermediate = narrow(m.intermediate);
     p.vocab = narrow(Table(m).vocab);
     p.num_tokens = narrow(m.num_tokens);
-    p.capacity = narrow(m.layers[0].keys.shape()[1]);
+    p.capacity = narrow(m.layers[0].keys.shape()[2]);
     p.norm_eps = static_cast<float>(m.norm_eps);
     p.scale = static_cast<float>(m.scale);
     p.glu = m.glu;
@@ -242,7 +243,7 @@ DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params
     if (!codes.empty()) p.codes = reinterpret_cast<const DecodeLayerCodes*>(tables + table_bytes);
 
     p.parts = kernels::decode_step_shared(p, static_cast<int>(m.head_dim));
-    p.slots = narrow(slots_of(device, p));
+    p.slots = narrow(slots_of(device, p.parts.bytes, slot_bytes(p)));
     // Teams that multiply numbers want an even number; the warps that multiply codes all see every slot.
     if (p.codes == nullptr || !m.head_codes) p.slots = p.slots / 2 * 2;
     if (p.slots < kernels::kDecodeStepLeastSlots) return;  // make() gives none
@@ -250,21 +251,56 @@ DecodeStep::DecodeStep(DecodeStepModel model) : model_(std::move(model)), params
     p.in_flight_waiting = std::min(p.in_flight, kInFlightWaiting);
 }
 
-DecodeStep::State DecodeStep::state(int blocks) {
-    if (const auto known = states_.find(blocks); known != states_.end()) return known->second;
+int DecodeStep::blocks() const {
+    return std::max(current_stream(model_.final_norm.device())->multiprocessors(), 1);
+}
+
+// So many that all texts' heads have blocks at once.
+std::int32_t DecodeStep::max_splits(int blocks, std::int64_t texts) const {
+    const std::int64_t queries = kernels::kDecodeStepQueries;
+    const std::int64_t tiles = (model_.heads / model_.kv_heads + queries - 1) / queries * model_.kv_heads;
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(blocks / (tiles * texts), 1, kMostSplits));
+}
+
+// `vector_words`: beside the words with epochs, those of decode_texts.
+DecodeStep::State DecodeStep::state(Launches of, std::int64_t words, std::int64_t vector_words) {
+    if (const auto known = states_.find(of); known != states_.end()) return known->second;
     Device& device = model_.final_norm.device();
-    const std::int64_t words =
-        kernels::decode_exchange(params_, static_cast<int>(model_.head_dim), blocks).words;
-    State state{Array::empty(device, {words}, DType::uint64), Array::empty(device, {blocks}, DType::uint32)};
+    State state{Array::empty(device, {words}, DType::uint64),
+                Array::empty(device, {of.blocks}, DType::uint32),
+                Array::empty(device, {vector_words}, DType::uint32)};
     const auto& stream = current_stream(device);
     const UseScope scope;
-    for (const Array* array : {&state.exchange, &state.epochs}) {
+    const std::pair<const Array*, std::uint8_t> fills[] = {
+        {&state.exchange, 0}, {&state.epochs, 0}, {&state.vectors, 0xff}};
+    for (const auto& [array, value] : fills) {
+        if (array->size() == 0) continue;
         array->storage()->before_write(stream);
-        device.launcher().fill(*stream, array->data(), 0, array->nbytes());
+        device.launcher().fill(*stream, array->data(), value, array->nbytes());
     }
     // Of a capture, it is the graph's: each replay begins with the fill.
-    if (stream->capture() == nullptr) states_.emplace(blocks, state);
+    if (stream->capture() == nullptr) states_.emplace(of, state);
     return state;
+}
+
+template <class Params>
+void DecodeStep::launch(const Kernel& kernel, int blocks, int threads, std::int64_t shared_bytes,
+                        const Params& params, std::initializer_list<const Array*> reads,
+                        std::initializer_list<const Array*> writes) const {
+    const LaunchConfig config{.grid = {static_cast<std::uint32_t>(blocks)},
+                              .block = {static_cast<std::uint32_t>(threads)},
+                              .shared_bytes = static_cast<std::uint32_t>(shared_bytes),
+                              .cluster = 0};
+    const auto& stream = current_stream(model_.final_norm.device());
+    const UseScope scope;
+    for (const Array* array : reads_) array->storage()->before_read(stream);
+    for (const Array* array : reads) array->storage()->before_read(stream);
+    for (const Array* array : writes) array->storage()->before_write(stream);
+    for (const DecodeStepArrays& layer : model_.layers) {
+        layer.keys.storage()->before_write(stream);
+        layer.values.storage()->before_write(stream);
+    }
+    stream->device().launcher().launch(*stream, kernel, config, params, {.flops = bytes_, .bytes = bytes_});
 }
 
 void DecodeStep::run(const Array& token, const Array& position, const Array& logits, bool choose,
@@ -277,13 +313,11 @@ void DecodeStep::run(const Array& token, const Array& position, const Array& log
     require_writable(kCall, "token", token);
     require_writable(kCall, "position", position);
     require_writable(kCall, "logits", logits);
-    const int blocks = std::max(current_stream(model_.final_norm.device())->multiprocessors(), 1);
-    const std::int64_t queries = kernels::kDecodeStepQueries;
-    const std::int64_t tiles = (model_.heads / model_.kv_heads + queries - 1) / queries * model_.kv_heads;
-    params_.max_splits = static_cast<std::int32_t>(std::clamp<std::int64_t>(blocks / tiles, 1, kMostSplits));
-    const State state = this->state(blocks);
+    const int blocks = this->blocks();
     DecodeStepParams p = params_;
+    p.max_splits = max_splits(blocks, 1);
     p.at = kernels::decode_exchange(p, static_cast<int>(model_.head_dim), blocks);
+    const State state = this->state({blocks, 1}, p.at.words, 0);
     p.exchange = state.exchange.as<std::uint64_t>();
     p.epochs = state.epochs.as<std::uint32_t>();
     p.token = token.as<std::int32_t>();
@@ -292,21 +326,67 @@ void DecodeStep::run(const Array& token, const Array& position, const Array& log
     p.chooses = choose;
     p.log = log;
     p.log_size = log != nullptr ? log_size : 0;
-    const std::int64_t shared = p.slots * slot_bytes(p) + p.parts.bytes;
-    const LaunchConfig config{.grid = {static_cast<std::uint32_t>(blocks)},
-                              .block = {kernels::kDecodeStepThreads},
-                              .shared_bytes = static_cast<std::uint32_t>(shared),
-                              .cluster = 0};
-    const auto& stream = current_stream(model_.final_norm.device());
-    const UseScope scope;
-    for (const Array* array : reads_) array->storage()->before_read(stream);
-    for (const Array* array : {&token, &position, &logits, &state.exchange, &state.epochs})
-        array->storage()->before_write(stream);
-    for (const DecodeStepArrays& layer : model_.layers) {
-        layer.keys.storage()->before_write(stream);
-        layer.values.storage()->before_write(stream);
+    launch(*kernel_, blocks, kernels::kDecodeStepThreads, p.slots * slot_bytes(p) + p.parts.bytes, p, {},
+           {&token, &position, &logits, &state.exchange, &state.epochs});
+}
+
+std::int64_t DecodeStep::texts_slots(int blocks) const {
+    const kernels::DecodeTextsShared parts =
+        kernels::decode_texts_shared(params_, static_cast<int>(model_.head_dim), blocks);
+    return slots_of(model_.final_norm.device(), parts.bytes, kernels::kTextsSlotBytes);
+}
+
+bool DecodeStep::takes_texts() const {
+    const DecodeStepParams& p = params_;
+    const std::int64_t d = model_.head_dim, blocks = this->blocks();
+    const std::int64_t of_heads = p.heads * d;
+    const auto has_rows = [&](std::int64_t rows) { return rows / 2 >= blocks; };
+    return p.codes == nullptr && p.hidden <= kernels::kTextsColumns && of_heads <= kernels::kTextsColumns &&
+           p.intermediate <= kernels::kTextsMostIntermediate && has_rows(p.hidden) && has_rows(of_heads) &&
+           has_rows(p.intermediate) &&
+           texts_slots(static_cast<int>(blocks)) >= kernels::kDecodeStepLeastSlots;
+}
+
+void DecodeStep::run_texts(const Array& tokens, const Array& positions, const Array& logits) {
+    constexpr const char* kCall = "DecodeStep.run_texts";
+    const std::int64_t texts = tokens.rank() == 1 ? tokens.shape()[0] : 0;
+    const std::int64_t most = std::min<std::int64_t>(kernels::kDecodeTexts, model_.layers[0].keys.shape()[0]);
+    if (texts < 1 || texts > most || !takes_texts()) {
+        throw error(ErrorKind::value,
+                    {.call = kCall,
+                     .argument = "tokens",
+                     .expected = str("1 to ", most, " tokens, of a model that takes_texts()"),
+                     .got = str(texts, takes_texts() ? "" : " of one that does not")});
     }
-    stream->device().launcher().launch(*stream, *kernel_, config, p, {.flops = bytes_, .bytes = bytes_});
+    require_array(kCall, "positions", positions, {texts}, DType::int32);
+    require_array(kCall, "tokens", tokens, {texts}, DType::int32);
+    require_array(kCall, "logits", logits, {texts, params_.vocab}, DType::float32);
+    require_contiguous(kCall, "tokens", tokens);
+    require_contiguous(kCall, "positions", positions);
+    require_contiguous(kCall, "logits", logits);
+    require_writable(kCall, "logits", logits);
+    const int blocks = this->blocks(), d = static_cast<int>(model_.head_dim);
+    kernels::DecodeTextsParams p{.step = params_,
+                                 .at = kernels::decode_texts_vectors(params_, d),
+                                 .parts = kernels::decode_texts_shared(params_, d, blocks),
+                                 .vectors = nullptr,
+                                 .text_cache = model_.layers[0].keys.strides()[0],
+                                 .texts = static_cast<std::int32_t>(texts)};
+    p.step.max_splits = max_splits(blocks, texts);
+    p.step.at = kernels::decode_texts_exchange(p.step, d);
+    p.step.slots = static_cast<std::int32_t>(texts_slots(blocks));
+    p.step.in_flight = p.step.slots;
+    p.step.in_flight_waiting = kTextsInFlightWaiting;
+    const State state = this->state({blocks, static_cast<int>(texts)}, p.step.at.words, p.at.words);
+    p.step.exchange = state.exchange.as<std::uint64_t>();
+    p.step.epochs = state.epochs.as<std::uint32_t>();
+    p.vectors = state.vectors.as<std::uint32_t>();
+    p.step.token = tokens.as<std::int32_t>();
+    p.step.position = positions.as<std::int32_t>();
+    p.step.logits = logits.as<float>();
+    launch(*kernels::decode_texts(model_.final_norm.dtype(), model_.head_dim), blocks, kernels::kTextsThreads,
+           p.step.slots * std::int64_t{kernels::kTextsSlotBytes} + p.parts.bytes, p, {&tokens, &positions},
+           {&logits, &state.exchange, &state.epochs, &state.vectors});
 }
 
 }  // namespace gpk::ops

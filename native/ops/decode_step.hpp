@@ -1,5 +1,5 @@
-// DecodeStep: one token of a llama-like model in one launch, see kernels/decode/decode_step.hpp. It keeps the
-// arrays that it is made of, and what its blocks exchange.
+// DecodeStep: one token of a llama-like model in one launch, or of each of up to eight texts, see
+// kernels/decode/decode_step.hpp. It keeps the arrays that it is made of, and what its blocks exchange.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "array/array.hpp"
-#include "kernels/decode/decode_step.hpp"
+#include "kernels/decode/decode_texts.hpp"
 #include "ops/quantize.hpp"
 
 namespace gpk::ops {
@@ -23,7 +23,7 @@ struct DecodeStepArrays {
     Array mlp_norm;            // [hidden]
     Array gate_up, gate_bias;  // the rows of gate, then up: [2 intermediate, hidden]
     Array down, down_bias;     // [hidden, intermediate]
-    Array keys, values;        // [kv_heads, capacity, d], written
+    Array keys, values;        // [texts, kv_heads, capacity, d], written
     // Instead of the matrices, where they are quantised: all four.
     std::optional<QuantizedWeight> qkv_codes, out_codes, gate_up_codes, down_codes;
     std::int64_t left = INT32_MAX;  // keys before its own that a query sees
@@ -50,19 +50,39 @@ class DecodeStep {
     // Of quantised matrices it takes int8 and int4, in their own order along k.
     static std::unique_ptr<DecodeStep> make(DecodeStepModel model);
 
-    // The token [1] at the position [1] (int32, in device memory) goes into the cache; logits float32
-    // [vocab]. With `choose`, `token` is then the one with the largest logit, `position` one more, and the
-    // token in log[position], in pinned host memory or null. Nothing happens where the position is below 0.
+    // The token [1] at the position [1] (int32, in device memory) goes into the first text's cache; logits
+    // float32 [vocab]. With `choose`, `token` is then the one with the largest logit, `position` one more,
+    // and the token in log[position], in pinned host memory or null. Nothing happens where the position is
+    // below 0.
     void run(const Array& token, const Array& position, const Array& logits, bool choose, std::int32_t* log,
              std::int64_t log_size);
+
+    // Whether run_texts() serves the model on the current stream: of 16 bits, of up to 2,048 elements (8,192
+    // of `intermediate`), with some rows of each matrix for every multiprocessor.
+    bool takes_texts() const;
+    // The tokens [n] at the positions [n], 1 to 8 of them, each into its own text's cache; logits float32 [n,
+    // vocab]. A text whose position is below 0 has none. A text's bits do not depend on what the others are.
+    void run_texts(const Array& tokens, const Array& positions, const Array& logits);
 
    private:
     // Of launches of so many blocks.
     struct State {
-        Array exchange, epochs;
+        Array exchange, epochs, vectors;
+    };
+    // Launches of one text are 1.
+    struct Launches {
+        int blocks, texts;
+        auto operator<=>(const Launches&) const = default;
     };
     explicit DecodeStep(DecodeStepModel model);
-    State state(int blocks);
+    State state(Launches of, std::int64_t words, std::int64_t vector_words);
+    int blocks() const;
+    std::int32_t max_splits(int blocks, std::int64_t texts) const;
+    std::int64_t texts_slots(int blocks) const;
+    template <class Params>
+    void launch(const Kernel& kernel, int blocks, int threads, std::int64_t shared_bytes,
+                const Params& params, std::initializer_list<const Array*> reads,
+                std::initializer_list<const Array*> writes) const;
 
     DecodeStepModel model_;
     kernels::DecodeStepParams params_;
@@ -70,7 +90,7 @@ class DecodeStep {
     Array layers_;
     std::vector<const Array*> reads_;
     double bytes_ = 0;  // of the weights
-    std::map<int, State> states_;
+    std::map<Launches, State> states_;
 };
 
 }  // namespace gpk::ops

@@ -123,7 +123,7 @@ TEST_P(DecodeStepTest, PositionsBelowZeroAndPastTheEnd) {
     const auto weights = weights_of(c, dtype());
     Device& device = test_device();
     const std::int64_t capacity = 4;
-    const Dims cache{c.num_kv_heads, capacity, c.head_dim};
+    const Dims cache{1, c.num_kv_heads, capacity, c.head_dim};
     std::vector<Array> keys, values;
     for (std::int64_t i = 0; i < c.num_layers; ++i) {
         for (auto* each : {&keys, &values}) {

@@ -240,12 +240,12 @@ struct DecodeAttention {
     }
 };
 
-// Keys and values come to the L2 cache before they are asked for.
+// Keys and values come to the L2 cache before they are asked for. `text`: elements before the text's cache.
 template <class T, int D>
 __device__ __forceinline__ void prefetch_cache(const DecodeStepParams& p, const DecodeStepLayer& l,
-                                               const DecodeUnit& unit) {
+                                               const DecodeUnit& unit, std::int64_t text = 0) {
     if (unit.heads == 0 || unit.begin >= unit.end || thread_index() % 32 != 0) return;
-    const std::int64_t begin = (std::int64_t{unit.kv_head} * p.capacity + unit.begin) * D;
+    const std::int64_t begin = text + (std::int64_t{unit.kv_head} * p.capacity + unit.begin) * D;
     const auto bytes = static_cast<std::uint32_t>((unit.end - unit.begin) * D * 2);
     bulk_prefetch(static_cast<const T*>(l.keys) + begin, bytes);
     bulk_prefetch(static_cast<const T*>(l.values) + begin, bytes);
@@ -258,16 +258,41 @@ __device__ __forceinline__ float2 angle_of(const DecodeStepParams& p, int positi
     return {cosine * p.rope.factor, sine * p.rope.factor};
 }
 
+// Where attention finds and puts what is of a unit's text: here, of the only one. Elements and words are
+// counted from the layer's cache and from the exchange on.
+template <class T, int D>
+struct DecodeOneText {
+    using Unit = DecodeUnit;
+    const DecodeStepParams& p;
+    const float2* of_angles;
+    int at;
+    __device__ __forceinline__ Unit unit(std::int64_t left, int number) const {
+        return decode_unit<D>(p, at, left, number);
+    }
+    __device__ __forceinline__ int position(const Unit&) const { return at; }
+    __device__ __forceinline__ const float2* angles(const Unit&) const { return of_angles; }
+    __device__ __forceinline__ std::int64_t cache(const Unit&) const { return 0; }
+    __device__ __forceinline__ std::int64_t qkv(const Unit&) const { return p.at.qkv; }
+    // What the splits of a head found, each D + 2 words.
+    __device__ __forceinline__ std::int64_t partial(const Unit& unit, int head) const {
+        return p.at.partial + std::int64_t{head} * unit.splits * (D + 2);
+    }
+    // Elements d and d + 1 of a head.
+    __device__ __forceinline__ void publish_attended(const Unit&, int head, int d, std::uint32_t two,
+                                                     std::uint32_t epoch) const {
+        publish(opaque_pointer(p.exchange) + p.at.attended + (std::int64_t{head} * D + d) / 2, two, epoch);
+    }
+};
+
 // The blocks that share a unit's keys have each published of each head D sums, their highest score and the
 // sum of their weights. Each joins them for its part of the elements.
-template <class T, int D>
-__device__ __forceinline__ void join_splits(const DecodeStepParams& p, const DecodeUnit& unit,
-                                            std::uint32_t epoch) {
+template <class T, int D, class Text>
+__device__ __forceinline__ void join_splits(const DecodeStepParams& p, const Text& text,
+                                            const typename Text::Unit& unit, std::uint32_t epoch) {
     const int pairs = unit.heads * D / 2;
     for (int i = unit.split + thread_index() * unit.splits; i < pairs; i += kComputing * unit.splits) {
         const int head = unit.first_head + i / (D / 2), d = i % (D / 2) * 2;
-        const std::uint64_t* from =
-            opaque_pointer(p.exchange) + p.at.partial + std::int64_t{head} * unit.splits * (D + 2);
+        const std::uint64_t* from = opaque_pointer(p.exchange) + text.partial(unit, head);
         float common = -INFINITY, sum = 0, low = 0, high = 0;
 #pragma unroll 1
         for (int first = 0; first < unit.splits; first += 4) {
@@ -294,26 +319,27 @@ __device__ __forceinline__ void join_splits(const DecodeStepParams& p, const Dec
                 high = high * keep + __uint_as_float(words[s].payload().y) * take;
             }
         }
-        publish(opaque_pointer(p.exchange) + p.at.attended + (std::int64_t{head} * D + d) / 2,
-                pack_two<T>(low / sum, high / sum), epoch);
+        text.publish_attended(unit, head, d, pack_two<T>(low / sum, high / sum), epoch);
     }
 }
 
 // From the words of qkv to those of `attended`.
-template <class T, int D>
+template <class T, int D, class Text>
 __device__ __forceinline__ void decode_attend(const DecodeStepParams& p, const DecodeStepLayer& layer,
-                                              const DecodeUnit& first_unit, DecodeScratch<T, D>& scratch,
-                                              const float2* angles, int position, std::uint32_t epoch) {
+                                              const typename Text::Unit& first_unit,
+                                              DecodeScratch<T, D>& scratch, const Text& text,
+                                              std::uint32_t epoch) {
     const int thread = thread_index(), warp = thread / 32;
-    const std::uint64_t* qkv = opaque_pointer(p.exchange) + p.at.qkv;
-    DecodeUnit unit = first_unit;
+    typename Text::Unit unit = first_unit;
     if (unit.heads == 0) return;
 #pragma unroll 1
     for (int number = static_cast<int>(blockIdx.x);;) {
         const int kv_head = unit.kv_head, first_head = unit.first_head, heads = unit.heads;
-        const int begin = unit.begin, end = unit.end;
+        const int begin = unit.begin, end = unit.end, position = text.position(unit);
+        const float2* angles = text.angles(unit);
+        const std::uint64_t* qkv = opaque_pointer(p.exchange) + text.qkv(unit);
         DecodeAttention<T, D> attention;
-        const std::int64_t cache = std::int64_t{kv_head} * p.capacity * D;
+        const std::int64_t cache = text.cache(unit) + std::int64_t{kv_head} * p.capacity * D;
         attention.keys = static_cast<const T*>(layer.keys) + cache;
         attention.values = static_cast<const T*>(layer.values) + cache;
         attention.last = end - 1;
@@ -378,12 +404,11 @@ __device__ __forceinline__ void decode_attend(const DecodeStepParams& p, const D
             }
             const int of = first_head + h;
             if (unit.splits == 1) {
-                publish(opaque_pointer(p.exchange) + p.at.attended + (std::int64_t{of} * D + d) / 2,
-                        pack_two<T>(low / sum, high / sum), epoch);
+                text.publish_attended(unit, of, d, pack_two<T>(low / sum, high / sum), epoch);
                 continue;
             }
-            std::uint64_t* to = opaque_pointer(p.exchange) + p.at.partial +
-                                (std::int64_t{of} * unit.splits + unit.split) * (D + 2);
+            std::uint64_t* to =
+                opaque_pointer(p.exchange) + text.partial(unit, of) + std::int64_t{unit.split} * (D + 2);
             publish(to + d, __float_as_uint(low), epoch);
             publish(to + d + 1, __float_as_uint(high), epoch);
             if (d == 0) {
@@ -391,12 +416,18 @@ __device__ __forceinline__ void decode_attend(const DecodeStepParams& p, const D
                 publish(to + D + 1, __float_as_uint(sum), epoch);
             }
         }
-        if (unit.splits > 1) join_splits<T, D>(p, unit, epoch);
+        if (unit.splits > 1) join_splits<T, D>(p, text, unit, epoch);
         computing_sync();  // the scratch becomes x, or the next unit's
         number += static_cast<int>(gridDim.x);
         if (number >= unit.count) return;
-        unit = decode_unit<D>(p, position, layer.left, number);
+        unit = text.unit(layer.left, number);
     }
+}
+template <class T, int D>
+__device__ __forceinline__ void decode_attend(const DecodeStepParams& p, const DecodeStepLayer& layer,
+                                              const DecodeUnit& first_unit, DecodeScratch<T, D>& scratch,
+                                              const float2* angles, int position, std::uint32_t epoch) {
+    decode_attend<T, D>(p, layer, first_unit, scratch, DecodeOneText<T, D>{p, angles, position}, epoch);
 }
 
 }  // namespace gpk::kernels

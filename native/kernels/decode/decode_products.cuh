@@ -76,6 +76,12 @@ __device__ __forceinline__ float rounded(float value) {
     return unpack_two<T>(pack_two<T>(value, 0.0f)).x;
 }
 
+// Two rows, from 2 i on, of a vector, or zeros where there is none.
+template <class T>
+__device__ __forceinline__ float2 pair_of(const T* from, int row, int count) {
+    return from != nullptr && count > 0 ? float2{float(from[row]), float(from[row + 1])} : float2{};
+}
+
 // What kind of rows a matrix has. Pairs go into one word of the exchange. Of a gated one a tile has pairs of
 // gates, then in slots of their own the ups that belong to them; `n` is the number of either.
 enum class StepRows : int { pairs, gated, single };
@@ -107,7 +113,9 @@ struct DecodeShare {
 };
 
 // The copying warp: slots in the order in which they are needed. All of it is called by the whole warp.
-struct DecodeStream {
+// kPitch: bytes from a row of a slot to the next.
+template <int kPitch>
+struct DecodeStreamOf {
     const DecodeRing& ring;
     const volatile int& waiting;  // whether the others wait for other blocks
     std::uint32_t in_flight, in_flight_waiting;
@@ -117,7 +125,11 @@ struct DecodeStream {
     // parts is n rows after the first.
     __device__ __forceinline__ void weights(const void* weights, const DecodeShare& share, int unit_rows,
                                             int parts, std::int64_t n, int k) {
-        const std::int64_t row_bytes = std::int64_t{2} * k;
+        columns(weights, share, unit_rows, parts, n, k, std::int64_t{2} * k);
+    }
+    // The first k elements of rows of so many bytes.
+    __device__ __forceinline__ void columns(const void* weights, const DecodeShare& share, int unit_rows,
+                                            int parts, std::int64_t n, int k, std::int64_t row_bytes) {
 #pragma unroll 1
         for (int tile = 0; tile < share.tiles; ++tile) {
             const int first = share.begin(tile) * unit_rows;
@@ -158,13 +170,13 @@ struct DecodeStream {
             bulk_expect(place.barrier, static_cast<std::uint32_t>(rows) * bytes);
 #pragma unroll
             for (int i = 0; i < kDecodeStepRows; ++i) {
-                if (i < rows)
-                    bulk_load(place.slot + i * kDecodeStepPitch, from + i * row_bytes, bytes, place.barrier);
+                if (i < rows) bulk_load(place.slot + i * kPitch, from + i * row_bytes, bytes, place.barrier);
             }
         }
         __syncwarp();
     }
 };
+using DecodeStream = DecodeStreamOf<kDecodeStepPitch>;
 
 // Slots go to the two warpgroups by turns. There is an even number of them, so that a place in the ring has
 // one owner: a barrier tells only whether a phase or the one before it is over, and copies do not end in

@@ -7,6 +7,7 @@
 
 #include "kernels/attention/attend_host.hpp"
 #include "kernels/attention/rope_host.hpp"
+#include "kernels/decode/decode_texts.hpp"
 #include "kernels/gemm/gate_host.hpp"
 #include "kernels/gemm/gemv_host.hpp"
 #include "kernels/gemm/quantized_host.hpp"
@@ -15,6 +16,7 @@
 namespace gpk {
 extern const Image image_decode_step_bfloat16_sm90, image_decode_step_float16_sm90;
 extern const Image image_decode_step_codes_bfloat16_sm90, image_decode_step_codes_float16_sm90;
+extern const Image image_decode_texts_bfloat16_sm90, image_decode_texts_float16_sm90;
 }  // namespace gpk
 
 namespace gpk::kernels {
@@ -24,14 +26,15 @@ namespace {
 template <class T, int D>
 struct HostStep {
     const DecodeStepParams& p;
+    const std::int64_t cache;  // elements before the text's keys
     const std::int32_t position;
     const RopeAngles angles;
     const std::int64_t of_heads = std::int64_t{p.heads} * D, kv = std::int64_t{p.kv_heads} * D;
     std::vector<T> hidden, x, qkv;
     std::vector<float> sums;
 
-    explicit HostStep(const DecodeStepParams& p)
-        : p(p), position(*p.position), angles(p.rope, static_cast<float>(position)) {}
+    explicit HostStep(const DecodeStepParams& p, std::int64_t cache = 0)
+        : p(p), cache(cache), position(*p.position), angles(p.rope, static_cast<float>(position)) {}
 
     static float at(const void* of, std::int64_t i) {
         return of == nullptr ? 0.0f : static_cast<float>(static_cast<const T*>(of)[i]);
@@ -100,7 +103,7 @@ struct HostStep {
         for (std::int64_t head = 0; head < p.heads; ++head)
             rotate_head(normalized_head(q + head * D, layer.q_norm).data(), q + head * D, D, angles);
         const std::int64_t stride = std::int64_t{p.capacity} * D;
-        T *keys = static_cast<T*>(layer.keys), *values = static_cast<T*>(layer.values);
+        T *keys = static_cast<T*>(layer.keys) + cache, *values = static_cast<T*>(layer.values) + cache;
         for (std::int64_t head = 0; head < p.kv_heads && position < p.capacity; ++head) {
             const std::int64_t place = head * stride + std::int64_t{position} * D;
             rotate_head(normalized_head(k + head * D, layer.k_norm).data(), keys + place, D, angles);
@@ -174,24 +177,44 @@ template <class T, int D>
 void decode_step_host(const DecodeStepParams& p) {
     HostStep<T, D>(p).run();
 }
+template <class T, int D>
+void decode_texts_host(const DecodeTextsParams& p) {
+    for (std::int32_t text = 0; text < p.texts; ++text) {
+        DecodeStepParams of_text = p.step;
+        of_text.token += text, of_text.position += text;
+        of_text.logits += std::int64_t{text} * p.step.vocab;
+        HostStep<T, D>(of_text, text * p.text_cache).run();
+    }
+}
 
-#define GPK_ROW(T, d, symbol, image_name)                                    \
-    Kernel(KernelDef{.name = #symbol "_d" #d,                                \
-                     .image = &image_##image_name##_sm90,                    \
-                     .twin = twin<DecodeStepParams, decode_step_host<T, d>>, \
-                     .max_shared_bytes = kAllSharedBytes,                    \
+#define GPK_ROW(d, symbol, image_name, host)              \
+    Kernel(KernelDef{.name = #symbol "_d" #d,             \
+                     .image = &image_##image_name##_sm90, \
+                     .twin = host,                        \
+                     .max_shared_bytes = kAllSharedBytes, \
                      .waits_for_predecessor = true}),
-#define GPK_PLAIN(T, type, d) GPK_ROW(T, d, decode_step_##type, decode_step_##type)
-#define GPK_CODES(T, type, d, form) GPK_ROW(T, d, decode_step_##form##_##type, decode_step_codes_##type)
+#define GPK_STEP(T, d, symbol, image_name) \
+    GPK_ROW(d, symbol, image_name, (twin<DecodeStepParams, decode_step_host<T, d>>))
+#define GPK_PLAIN(T, type, d) GPK_STEP(T, d, decode_step_##type, decode_step_##type)
+#define GPK_CODES(T, type, d, form) GPK_STEP(T, d, decode_step_##form##_##type, decode_step_codes_##type)
+#define GPK_TEXTS(T, type, d) \
+    GPK_ROW(d, decode_texts_##type, decode_texts_##type, (twin<DecodeTextsParams, decode_texts_host<T, d>>))
 // Of float16 and of bfloat16: those of numbers, then those of each DecodeForm, with heads of 64 and of 128.
 const Kernel kKernels[2][8] = {{GPK_DECODE_STEP_FLOAT16(GPK_PLAIN) GPK_DECODE_CODES_FLOAT16(GPK_CODES)},
                                {GPK_DECODE_STEP_BFLOAT16(GPK_PLAIN) GPK_DECODE_CODES_BFLOAT16(GPK_CODES)}};
+const Kernel kTexts[2][2] = {{GPK_DECODE_TEXTS_FLOAT16(GPK_TEXTS)}, {GPK_DECODE_TEXTS_BFLOAT16(GPK_TEXTS)}};
+#undef GPK_TEXTS
 #undef GPK_CODES
 #undef GPK_PLAIN
+#undef GPK_STEP
 #undef GPK_ROW
 
 }  // namespace
 
+const Kernel* decode_texts(DType dtype, std::int64_t head_dim) {
+    if (decode_step(dtype, head_dim, std::nullopt) == nullptr) return nullptr;
+    return &kTexts[dtype == DType::bfloat16 ? 1 : 0][head_dim == 128 ? 1 : 0];
+}
 const Kernel* decode_step(DType dtype, std::int64_t head_dim, std::optional<DecodeForm> codes) {
     if ((head_dim != 64 && head_dim != 128) || (dtype != DType::float16 && dtype != DType::bfloat16))
         return nullptr;

@@ -41,12 +41,6 @@ __device__ __forceinline__ void normalize(const DecodeRing ring, std::uint32_t n
     if (thread / 32 < kDecodeTeam) free_slot(ring, place);
 }
 
-// Two rows, from 2 i on, of a vector, or zeros where there is none.
-template <class T>
-__device__ __forceinline__ float2 pair_of(const T* from, int row, int count) {
-    return from != nullptr && count > 0 ? float2{float(from[row]), float(from[row + 1])} : float2{};
-}
-
 template <class T, int D>
 struct DecodeStepKernel {
     const DecodeStepParams& p;
