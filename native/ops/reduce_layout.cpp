@@ -145,7 +145,11 @@ void share(ReduceLayout& layout, ReduceWalk walk, std::int64_t vector, const Str
         std::max(std::min({wanted / blocks, items / (layout.lanes * kLeastItems), kMostParts}),
                  ceil_div(layout.count, kReducePartMost));
     if (parts < 2) return;
-    layout.part_count = ceil_div(ceil_div(layout.count, parts), 16) * 16;  // whole vectors of every type
+    // Whole vectors of every type. Of long parts whole turns, the four vectors that a lane of rows has in
+    // flight: one more alone is waited for as long as four.
+    const std::int64_t part = ceil_div(layout.count, parts), turn = 4 * layout.lanes * vector;
+    const std::int64_t unit = walk == ReduceWalk::rows && part >= 8 * turn ? turn : 16;
+    layout.part_count = ceil_div(part, unit) * unit;
     layout.parts = ceil_div(layout.count, layout.part_count);
 }
 
