@@ -88,7 +88,7 @@ auto Storage::with_room(MemoryPool& pool, bool at_once, Attempt&& attempt) {
         try {
             return attempt();
         } catch (const NoRoomError&) {
-            if (!pool.evictor().any_movable()) throw;
+            if (!pool.blocks_move()) throw;
         }
     }
     observe::Span span(observe::Topic::memory, "wait for room", {pool.device()});
@@ -117,7 +117,7 @@ auto Storage::with_room(MemoryPool& pool, bool at_once, Attempt&& attempt) {
             const std::uint64_t now = evictor.activity();
             const auto mine = thread_holds.owners();
             const bool still = evictor.others_at_work(failure.full, failure.asking, mine);
-            const bool alone = !others && !still && evictor.activity() == seen;
+            const bool alone = !others && !still && evictor.quiet_since(seen);
             if (alone || !pool.room_may_come(failure, mine) || std::chrono::steady_clock::now() >= end) throw;
             others = still;
             seen = now;

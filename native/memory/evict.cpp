@@ -381,8 +381,6 @@ bool Evictor::others_at_work(const Tenant* within, const Tenant* asking,
 
 std::size_t Evictor::bytes_that_could_leave(const Tenant* within, const Tenant* asking,
                                             const std::vector<const Evictable*>& mine) const {
-    // Those who give and take room now are not in any sum.
-    if (passing_.load(std::memory_order_acquire) > 0) return ~std::size_t{0};
     std::lock_guard lock(registry_lock_);
     std::size_t bytes = 0;
     for (const auto& each : registry_) {

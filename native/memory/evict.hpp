@@ -109,8 +109,12 @@ class Evictor {
     // What would be free if none of them were at work. The pool's driver mutex is held.
     std::size_t bytes_that_could_leave(const Tenant* within, const Tenant* asking,
                                        const std::vector<const Evictable*>& mine) const;
-    // Changes with each use, and with each block that comes or goes.
-    std::uint64_t activity() const noexcept { return clock_.load(std::memory_order_acquire); }
+    // Changes with each use of other threads, and with each block that they take or free or fail to get.
+    std::uint64_t activity() const noexcept { return clock_.load(std::memory_order_acquire) - own_passages_; }
+    // Whether no other thread did any of that since activity() was `seen`, nor is about to.
+    bool quiet_since(std::uint64_t seen) const noexcept {
+        return passing_.load(std::memory_order_acquire) == 0 && activity() == seen;
+    }
     bool any_movable() const;
     // A block is on its way between its owner and the free ones: others_at_work() is true meanwhile.
     class Passage {
@@ -119,7 +123,10 @@ class Evictor {
             if (real) evictor.passing_.fetch_add(1, std::memory_order_acq_rel);
         }
         ~Passage() {
-            if (evictor_ != nullptr) evictor_->passing_.fetch_sub(1, std::memory_order_acq_rel);
+            if (evictor_ == nullptr) return;
+            ++own_passages_;
+            evictor_->tick();
+            evictor_->passing_.fetch_sub(1, std::memory_order_acq_rel);
         }
         Passage(const Passage&) = delete;
         Passage& operator=(const Passage&) = delete;
@@ -127,7 +134,6 @@ class Evictor {
        private:
         Evictor* const evictor_;
     };
-    void note_freed() noexcept { tick(); }
 
     EvictionStats stats() const noexcept;
     std::size_t bytes_that_may_leave(const Tenant* within, const Tenant* asking) const;
@@ -180,6 +186,7 @@ class Evictor {
     std::vector<std::shared_ptr<Movable>> registry_;
     std::atomic<std::uint64_t> clock_{1};
     std::atomic<int> passing_{0};
+    static inline thread_local constinit std::uint64_t own_passages_ = 0;  // ended, of any evictor
     std::atomic<std::size_t> evicted_bytes_{0};
     std::atomic<std::uint64_t> evictions_{0}, reloads_{0};
 };

@@ -280,7 +280,6 @@ void MemoryPool::release(Block block, const std::vector<std::shared_ptr<Stream>>
     --record->bin->live_blocks;
     if (here) {
         put_free(record);
-        if (movable) evictor_.note_freed();
         return;
     }
     forget(record);

@@ -106,6 +106,8 @@ class MemoryPool : public DeviceAttachment {
                 evicts_some_.load(std::memory_order_relaxed)) &&
                bytes > chunks_.granularity() / 2;
     }
+    // Whether any block may leave, or come free since others may.
+    bool blocks_move() const { return may_move(~std::size_t{0}) || evictor_.any_movable(); }
     // Whether there would be room if nobody but the calling thread, which holds `mine`, held anything.
     bool room_may_come(const NoRoomError& failure, const std::vector<const Evictable*>& mine);
     // For the owner of a block: gives it an entry with the evictor where it may move.

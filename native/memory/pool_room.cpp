@@ -206,6 +206,7 @@ void MemoryPool::set_eviction(const Tenant& tenant, bool enabled) {
 
 bool MemoryPool::room_may_come(const NoRoomError& failure, const std::vector<const Evictable*>& mine) {
     std::lock_guard driver_lock(driver_mutex_);
+    const std::uint64_t seen = evictor_.activity();
     const std::size_t movable = evictor_.bytes_that_could_leave(failure.full, failure.asking, mine);
     std::size_t free = 0;
     if (failure.full != nullptr) {
@@ -219,7 +220,8 @@ bool MemoryPool::room_may_come(const NoRoomError& failure, const std::vector<con
         std::lock_guard lock(lock_);
         free += stats_.cached_bytes;
     }
-    return failure.bytes <= free || failure.bytes - free <= movable;
+    // Those who give and take room now are not in any sum.
+    return failure.bytes <= free || failure.bytes - free <= movable || !evictor_.quiet_since(seen);
 }
 
 void MemoryPool::make_movable(const Block& block, Evictable& owner) {
