@@ -243,7 +243,6 @@ TEST_P(DecodeTextsTest, SlotsOfAModel) {
 
 // In the middle of a text, where it becomes long.
 TEST_P(DecodeTextsTest, LongTextsGoOpByOp) {
-    if (!is_simulated()) GTEST_SKIP() << "what is chosen is the host's, and the tests above have both ways";
     const auto weights = weights_of(config(), dtype());
     Model whole(weights, {.max_length = Model::kKeysAtOnce + 8, .slots = 2}),
         fresh(weights, {.max_length = Model::kKeysAtOnce + 8});
