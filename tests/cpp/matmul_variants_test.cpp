@@ -9,6 +9,9 @@
 
 #include "base/error.hpp"
 #include "matmul_values.hpp"
+#include "ops/creation.hpp"
+#include "ops/elementwise.hpp"
+#include "ops/reduce.hpp"
 
 namespace {
 
@@ -162,6 +165,48 @@ TEST_P(Variants, Batches) {
                     << variant->kernel().name() << ", " << i;
             }
         }
+    }
+}
+
+// Copies to shared memory end in any order: here beside others that crowd them, of operands that lie in
+// memory and not in a cache. Two warpgroups that took the stages of an odd ring by turns could take what was
+// not there yet.
+TEST_P(Variants, MakeTheSameBitsHoweverTheirCopiesArrive) {
+    if (!runs_here(group.first())) GTEST_SKIP() << "needs another GPU";
+    Device& device = test_device();
+    const bool real = device.is_cuda();
+    const Size size = real ? Size{113, 4608, 3584} : Size{20, 104, 320};
+    const int rounds = real ? 500 : 2;
+    const std::int64_t copies = real ? 8 : 2, crowd = real ? std::int64_t{1} << 26 : 256;
+    const DType dtype = group.first().dtype;
+    const bool a_transposed = group.first().a == ops::GemmLayout::across,
+               b_transposed = group.first().b == ops::GemmLayout::along_k;
+    const Array one =
+        b_transposed ? random_array({size.n, size.k}, dtype, 2) : random_array({size.k, size.n}, dtype, 2);
+    const Array b = Array::empty(device, {copies, one.shape()[0], one.shape()[1]}, dtype);
+    ops::assign(b, one);
+    const Array from = ops::full(device, {crowd}, 1, DType::uint8),
+                to = Array::empty(device, {crowd}, DType::uint8);
+    const auto beside = Stream::create(device);
+    for (const ops::GemmVariant* variant : group.variants) {
+        const std::int64_t m = variant->max_m == 0 ? size.m : variant->max_m;
+        const Array a = matrix(m, size.k, dtype, a_transposed, 0, 1);
+        const Array differ = ops::full(device, {}, false, DType::bool_);
+        std::optional<Array> first;
+        for (int round = 0; round < rounds; ++round) {
+            {
+                const StreamScope scope(beside);
+                ops::assign(to, from);
+            }
+            const Array of = b.select(0, round % copies);
+            const auto c = ops::matmul_with(*variant, a, b_transposed ? of.transpose({1, 0}) : of);
+            if (!c) break;  // it wants another layout
+            if (!first) first = c;
+            const Array other = ops::binary(BinaryOp::not_equal, *c, *first);
+            ops::binary(BinaryOp::bitwise_or, differ, ops::reduce(ReduceOp::any, other, {0, 1}, false),
+                        &differ);
+        }
+        EXPECT_EQ(download(differ)[0], 0) << variant->kernel().name();
     }
 }
 

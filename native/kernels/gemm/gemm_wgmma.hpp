@@ -60,7 +60,7 @@ struct WgmmaTile {
     X(64x128, 64, 128, 8, 1, 1, 1, WgmmaTurns::tiles, 1)            \
     X(64x128_split2, 64, 128, 7, 1, 1, 2, WgmmaTurns::none, 1)      \
     X(64x96_split3, 64, 96, 8, 1, 1, 3, WgmmaTurns::none, 1)        \
-    X(64x96_turns, 64, 96, 9, 1, 1, 1, WgmmaTurns::k, 1)            \
+    X(64x96_turns, 64, 96, 8, 1, 1, 1, WgmmaTurns::k, 1)            \
     X(64x64_turns_pair, 64, 64, 12, 2, 1, 1, WgmmaTurns::k, 1)      \
     X(64x80_turns_below4, 64, 80, 10, 4, 1, 1, WgmmaTurns::k, 1)    \
     X(64x48_turns_below4, 64, 48, 12, 4, 1, 1, WgmmaTurns::k, 1)    \
@@ -170,6 +170,14 @@ inline constexpr int kWgmmaBoxBytes = 64 * 128;  // 64 rows of a swizzled box of
 inline constexpr int kWgmmaStoreRows = 16, kWgmmaStoreBytes = kWgmmaStoreRows * 128;  // a warp's box of c
 inline constexpr int kWgmmaConsumers = 2;  // warpgroups that multiply
 inline constexpr int kWgmmaThreads = 128 * (1 + kWgmmaConsumers);
+// Where consumers take the stages of a tile by turns, each has stages of its own: a barrier tells only
+// whether a phase or the one before it is over, and copies do not end in order, so that whoever had not seen
+// a stage's last part could take the next for there too early.
+#define GPK_X(name, ...)                                      \
+    static_assert(wgmma_tile_##name.turns != WgmmaTurns::k || \
+                  wgmma_tile_##name.stages % kWgmmaConsumers == 0);
+GPK_WGMMA_TILES(GPK_X)
+#undef GPK_X
 
 // Two consumers that make one tile divide its rows, or its columns where they are 64 rows only.
 GPK_HD constexpr bool wgmma_cuts_columns(const WgmmaTile& t) {
