@@ -1,6 +1,7 @@
 #include "runtime/device.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.hpp"
 #include "base/log.hpp"
@@ -109,12 +110,15 @@ int cuda_ordinal(std::string_view wanted) {
     return ordinal;
 }
 
-Device& open_default() {
-    if (const auto wanted = platform::environment("PYGPUKIT_DEVICE")) return device(*wanted);
-    const CudaAvailability& found = cuda_availability();
-    if (!found.ordinals.empty()) return device("cuda");
-    log(LogLevel::warning, str(found.reason, ". ", kFallback));
-    return device("cpu");
+struct Default {
+    Device& device;
+    bool fell_back = false;
+};
+
+Default open_default() {
+    if (const auto wanted = platform::environment("PYGPUKIT_DEVICE")) return {device(*wanted)};
+    if (!cuda_availability().ordinals.empty()) return {device("cuda")};
+    return {device("cpu"), true};
 }
 
 }  // namespace
@@ -134,8 +138,12 @@ Device& device(std::string_view wanted) {
 
 Device& current_device() {
     if (thread_device != nullptr) return *thread_device;
-    static Device& process_device = open_default();
-    return process_device;
+    static const Default of_process = open_default();
+    // Not while others wait for the device to be opened: whoever hears of it may wait for one of them.
+    static std::atomic<bool> told{false};
+    if (of_process.fell_back && !told.load(std::memory_order_relaxed) && !told.exchange(true))
+        log(LogLevel::warning, str(cuda_availability().reason, ". ", kFallback));
+    return of_process.device;
 }
 
 void set_device(Device& device) { thread_device = &device; }

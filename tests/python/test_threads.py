@@ -114,3 +114,18 @@ print("end")
 """
     )
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+def test_threads_may_use_the_default_device_first():
+    # Whoever is told of it may let another thread go on, which must not wait for the first.
+    done = run_python(
+        "import threading, time, warnings\n"
+        "import pygpukit as gp\n"
+        "warnings.showwarning = lambda *a, **k: time.sleep(0.1)\n"
+        "threads = [threading.Thread(target=gp.ones, args=(3,), daemon=True) for _ in range(4)]\n"
+        "for each in threads: each.start()\n"
+        "for each in threads: each.join(60)\n"
+        "assert not any(each.is_alive() for each in threads)\n",
+        PYGPUKIT_DEVICE=None,
+    )
+    assert done.returncode == 0, done.stderr
