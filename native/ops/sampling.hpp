@@ -29,7 +29,8 @@ struct SampleOptions {
         std::uint64_t{0};             // uint64; with one of its own a row draws stream 0 of it
     std::uint64_t step = 0;           // which draw of the seed; every row has its own stream
     const Array* position = nullptr;  // int32 [1], or of the rows, on the device, added to `step`
-    const Array* counts = nullptr;    // int32 like the logits: that of each drawn token grows by one
+    // int32 like the logits: that of each drawn token grows by one, where the position is not below 0.
+    const Array* counts = nullptr;
 };
 
 // int32 tokens, of the shape of `logits` (float32, float16 or bfloat16) without its last axis. -1 where a row

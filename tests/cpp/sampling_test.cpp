@@ -280,6 +280,22 @@ TEST(Sample, CountsWhatItDraws) {
     EXPECT_EQ(download(untouched), std::vector<double>(200, 0));
 }
 
+// A slot of a batch that has no text now, but will have its counts again.
+TEST(Sample, CountsNothingBelowPositionZero) {
+    const Array logits = upload(normals(3 * 200, 2, 4), {3, 200}, DType::float32);
+    const Array counts = upload(std::vector<double>(600, 0), {3, 200}, DType::int32);
+    const Array positions = upload({5, -1, 0}, {3}, DType::int32);
+    for (const std::int64_t top_k : {0, 5}) {
+        const auto tokens = download(ops::sample(
+            logits, {.temperature = 0.0, .top_k = top_k, .position = &positions, .counts = &counts}));
+        const auto counted = download(counts);
+        for (std::size_t row = 0; row < 3; ++row) {
+            const double times = row == 1 ? 0 : top_k == 0 ? 1 : 2;
+            EXPECT_EQ(counted[row * 200 + static_cast<std::size_t>(tokens[row])], times) << row;
+        }
+    }
+}
+
 // -- penalize -------------------------------------------------------------------------------------------
 
 TEST(Penalize, ByTheDefinition) {

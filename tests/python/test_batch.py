@@ -86,6 +86,18 @@ def test_token_ids_and_bad_arguments(model):
     assert len(batch) == 0
 
 
+def test_penalties_of_a_text_that_slides_are_its_own():
+    small = gp.llm.load(DATA / "llama" / "gqa_sharded", dtype="float32", max_length=8)
+    options = {"max_tokens": 30, "on_full": "slide", "stop_tokens": []}
+    for first in range(20):
+        alone = list(small.stream_tokens([first, 1, 2], presence_penalty=1.0, **options))
+        with small.batch(2) as batch:
+            number = batch.add([first, 1, 2], presence_penalty=1.0, **options)
+            batch.add([9, 8, 7, 6, 5], presence_penalty=0.5, **options)
+            tokens = [each.token for _ in range(30) for each in batch.step() if each.text == number]
+        assert tokens == alone
+
+
 def test_a_bad_stop_is_refused_and_harms_no_other(model):
     batch = model.batch(2)
     number = batch.add(PROMPTS[0], max_tokens=6)

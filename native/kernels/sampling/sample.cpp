@@ -79,7 +79,7 @@ void sample_host(const SampleParams& p) {
         candidates.reserve(static_cast<std::size_t>(p.n));
         for (std::int64_t row = begin; row < end; ++row) {
             const std::int32_t token = p.tokens[row] = draw<T>(p, row, candidates);
-            if (p.counts != nullptr && token >= 0) ++p.counts[row * p.n + token];
+            if (sample_counts(p, row) && token >= 0) ++p.counts[row * p.n + token];
         }
     });
 }

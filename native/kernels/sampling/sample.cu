@@ -10,7 +10,7 @@ namespace {
 // By one thread of the row's.
 __device__ __forceinline__ void give(const SampleParams& p, std::int64_t row, std::int32_t token) {
     p.tokens[row] = token;
-    if (p.counts != nullptr && token >= 0) ++p.counts[row * p.n + token];
+    if (token >= 0 && sample_counts(p, row)) ++p.counts[row * p.n + token];
 }
 
 // A draw from the first k of a list that is sorted from the largest down, by one block.

@@ -21,7 +21,7 @@ struct SampleParams {
     std::int32_t* tokens;          // [rows]; -1 where a logit is NaN, the highest is infinite, or an option
                                    // is out of range
     std::int32_t* counts;          // [rows, n], where the token's grows by one; or null
-    const std::int32_t* position;  // [1] or [rows], added to `step`; or null
+    const std::int32_t* position;  // [1] or [rows], added to `step`; below 0 nothing is counted; or null
     bool position_of_row;          // it is [rows]
     std::int64_t rows, pitch;
     std::int32_t n;                     // at most kMaxWeights
@@ -65,6 +65,11 @@ GPK_HD SampleRow sample_row(const SampleParams& p, std::int64_t row) {
         p.step + (at != nullptr ? static_cast<std::uint64_t>(at[p.position_of_row ? row : 0]) : 0);
     o.random = random_bits(p.seed[row], draw, p.seed.values != nullptr ? 0 : static_cast<std::uint64_t>(row));
     return o;
+}
+
+// Whether what a row draws is counted. A row whose position is below 0 is of no text.
+GPK_HD bool sample_counts(const SampleParams& p, std::int64_t row) {
+    return p.counts != nullptr && (p.position == nullptr || p.position[p.position_of_row ? row : 0] >= 0);
 }
 
 const Kernel& sample(DType dtype);
