@@ -242,6 +242,12 @@ std::int64_t read_now(double now) { return read_seconds("AdmissionController", "
 
 AccountLimits read_limits(const char* call, nb::handle memory, double bandwidth, double compute,
                           std::optional<std::size_t> max_queued, std::optional<std::size_t> max_running) {
+    if (max_running == 0) {
+        throw error(ErrorKind::value, {.call = call,
+                                       .argument = "max_running",
+                                       .expected = "at least 1, or None for any number",
+                                       .got = "0, with which no task would ever run"});
+    }
     return {.memory = read_bytes_or(call, "memory", memory, kUnlimited),
             .bandwidth = bandwidth,
             .compute = compute,
@@ -519,6 +525,12 @@ void bind_threads(nb::module_& m) {
                 }
                 const AccountLimits limits =
                     read_limits("Scheduler.add_tenant", memory, bandwidth, compute, max_queued, max_running);
+                if (limits.memory == 0) {
+                    throw error(ErrorKind::value, {.call = "Scheduler.add_tenant",
+                                                   .argument = "memory",
+                                                   .expected = "more than 0 bytes, or None for any number",
+                                                   .got = "0"});
+                }
                 const auto tenant = Tenant::create(
                     {.name = name, .memory_limit = limits.memory == kUnlimited ? 0 : limits.memory},
                     current_stream(self.scheduler->device())->tenant());

@@ -86,6 +86,15 @@ def test_what_can_never_run_is_rejected(scheduler):
     assert failure.retry_after > 0
 
 
+def test_limits_with_which_nothing_would_run_are_refused(scheduler):
+    with pytest.raises(gp.InvalidValueError, match="Scheduler: argument 'max_running': expected at least 1"):
+        gp.Scheduler(max_running=0)
+    with pytest.raises(gp.InvalidValueError, match="add_tenant: argument 'max_running': expected at least 1"):
+        scheduler.add_tenant("none", max_running=0)
+    with pytest.raises(gp.InvalidValueError, match="add_tenant: argument 'memory': expected more than 0"):
+        scheduler.add_tenant("none", memory=0)
+
+
 def test_a_memory_limit_holds_for_what_the_task_allocates(scheduler):
     def allocate(nbytes):
         return gp.empty(nbytes, gp.uint8).nbytes
