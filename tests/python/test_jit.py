@@ -13,7 +13,7 @@ from pygpukit import _native
 from support import ON_GPU, assert_equal, run_python
 
 if ON_GPU:
-    available, reason = gp.is_nvrtc_available(), "NVRTC is not here: pip install pygpukit[jit]"
+    available, reason = gp.is_nvrtc_available(), "NVRTC is not here: pip install nvidia-cuda-nvrtc"
 else:
     available, reason = bool(_native._host_compiler()), "no C++ compiler is here"
 pytestmark = pytest.mark.skipif(not available, reason=reason)
@@ -282,6 +282,11 @@ def test_compile_errors_show_the_line():
     assert "undefined_name" in message
     assert re.search(r"\b3\b.*x\[1\] = undefined_name", message)
     assert "broken" in message
+
+
+def test_kernels_throw_nothing():
+    with pytest.raises(gp.CompileError, match="exception"):
+        gp.jit('extern "C" __global__ void f(int* x) { throw 1; }', func="f")
 
 
 def test_options():
