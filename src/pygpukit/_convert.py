@@ -75,6 +75,8 @@ def asarray(
     dtype: of the result. Default: the object's own; int64 of Python integers, float32 of Python floats.
     device: where to. Default: an array's own device, otherwise the current one.
     copy: True copies always, None only where needed; False raises InvalidValueError where a copy is needed.
+
+    Python's numbers must fit an integer dtype (InvalidValueError); those of arrays wrap, as in astype.
     """
     if isinstance(obj, Array):
         moved = obj if device is None else obj.to_device(device)
@@ -87,5 +89,25 @@ def asarray(
         raise _native.InvalidValueError(
             "asarray: a host object must be copied to the device, but copy=False forbids it"
         )
-    result = from_numpy(host_array("asarray", obj, dtype), device)
-    return result if dtype is None else result.astype(dtype, copy=False)
+    host = host_array("asarray", obj, dtype)
+    result = from_numpy(host, device)
+    if dtype is None:
+        return result
+    result = result.astype(dtype, copy=False)
+    if not hasattr(obj, "dtype"):
+        _check_fits(host, str(result.dtype))
+    return result
+
+
+def _check_fits(numbers: np.ndarray[Any, Any], dtype: str) -> None:
+    """Python's numbers in an integer dtype: those of arrays wrap, as NumPy's do."""
+    import numpy as np
+
+    if numbers.size == 0 or numbers.dtype.kind == "b" or not dtype.startswith(("int", "uint")):
+        return
+    least, most, bounds = numbers.min(), numbers.max(), np.iinfo(dtype)
+    if not (int(bounds.min) <= least and most <= int(bounds.max)):  # also where one is NaN
+        raise _native.InvalidValueError(
+            f"asarray: argument 'obj': expected numbers from {bounds.min} to {bounds.max} for {dtype}, got "
+            f"{least if not least >= int(bounds.min) else most}"
+        )

@@ -104,6 +104,29 @@ def test_asarray_refuses_what_holds_no_numbers():
         gp.asarray([[1, 2], [3]])
 
 
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(300, "int8"), ([1, -1], "uint8"), (2**63, "int64"), (float("nan"), "int32"), ([[1e30]], "int64")],
+)
+def test_pythons_numbers_must_fit(value, dtype):
+    with pytest.raises(gp.InvalidValueError, match=f"asarray: argument 'obj': expected .* for {dtype}, got"):
+        gp.asarray(value, dtype)
+
+
+def test_numbers_that_fit_and_those_of_arrays():
+    for value, dtype in (
+        (-128, "int8"),
+        (2**64 - 1, "uint64"),
+        (-(2**63), "int64"),
+        ([], "int8"),
+        (3.7, "int8"),
+    ):
+        assert_equal(
+            gp.asarray(value, dtype), np.asarray(value, np.float64 if value == 3.7 else dtype).astype(dtype)
+        )
+    assert gp.asarray(np.int64(300), "int8").item() == 44
+
+
 def test_asarray_of_an_array_copies_only_where_needed():
     x = gp.arange(6)
     assert gp.asarray(x).data_ptr == x.data_ptr
