@@ -76,12 +76,12 @@ void assign_index(const Array& array, KeyArg key, OperandArg value) {
 }
 
 // A 0-d or one-element array as a Python number. Waits for the device.
-nb::object item(const Array& array) {
+nb::object number_of(const Array& array, const char* call, const char* instead) {
     if (array.size() != 1) {
-        throw error(ErrorKind::value, {.call = "item",
+        throw error(ErrorKind::value, {.call = call,
                                        .expected = "an array of one element",
                                        .got = str("shape ", to_string(array.shape())),
-                                       .fix = "index it first, or use to_numpy"});
+                                       .fix = instead});
     }
     const DTypeKind kind = info(array.dtype()).kind;
     const DType wide = kind == DTypeKind::floating           ? DType::float64
@@ -101,6 +101,7 @@ nb::object item(const Array& array) {
     }
     return nb::bool_((bits & 0xff) != 0);
 }
+nb::object item(const Array& array) { return number_of(array, "item", "index it first, or use to_numpy"); }
 
 using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ReadOnlyBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -351,7 +352,8 @@ void bind_array(nb::module_& m) {
             nb::sig("def __index__(self) -> int"))
         .def("__bool__",
              [](const Array& a) {
-                 return nb::cast<bool>(nb::module_::import_("builtins").attr("bool")(item(a)));
+                 return nb::cast<bool>(nb::module_::import_("builtins")
+                                           .attr("bool")(number_of(a, "bool", "use gp.any or gp.all")));
              })
         .def(
             "__repr__", [](nb::handle self) { return call_helper("format_array", self); },

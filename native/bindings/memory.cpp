@@ -439,8 +439,9 @@ void bind_pool(nb::module_& m) {
             "__exit__", [](PyPool& p, nb::args) { leave_scope("MemoryPool", p.stream()); },
             nb::sig("def __exit__(self, *args: object) -> None"))
         .def("__repr__", [](PyPool& p) {
-            return valid_utf8(str("MemoryPool('", p.tenant().name(), "': ", p.tenant().memory_used(), " of ",
-                                  p.tenant().memory_limit(), " bytes)"));
+            const std::size_t limit = p.tenant().memory_limit();
+            return valid_utf8(str("MemoryPool('", p.tenant().name(), "': ", p.tenant().memory_used(),
+                                  limit != 0 ? str(" of ", limit, " bytes)") : " bytes, no quota)"));
         });
 }
 

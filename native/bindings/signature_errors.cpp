@@ -21,14 +21,38 @@ std::array<vectorcallfunc, kMostForms> forms = {};
 constexpr std::string_view kRefusal = "(): incompatible function arguments", kFirst = "supported:\n",
                            kGiven = "\nInvoked with types: ";
 
-// The signatures of a refusal, "    1. f(x: int) -> int\n    2. ...", without their numbers.
-std::string signatures(std::string_view lines) {
-    std::string out;
+// What a refusal says of the caller's arguments: of a method without self, of __init__ by the class's name.
+struct Refused {
+    std::string call, signatures, got;
+};
+
+// `lines`: the signatures, "    1. f(self, x: int) -> int\n    2. ..."; `got`: the types of what was given.
+Refused refused(std::string_view name, std::string_view lines, std::string_view got) {
+    constexpr std::string_view kSelf = "(self";
+    Refused out{std::string(name), "", std::string(got)};
+    bool method = false;
     while (!lines.empty()) {
-        const std::string_view line = lines.substr(0, lines.find('\n'));
+        std::string_view line = lines.substr(0, lines.find('\n'));
         lines.remove_prefix(std::min(line.size() + 1, lines.size()));
         const std::size_t number = line.find(". ");
-        if (number != std::string_view::npos) out += str(out.empty() ? "" : " or ", line.substr(number + 2));
+        if (number == std::string_view::npos) continue;
+        line.remove_prefix(number + 2);
+        const std::size_t arguments = line.find('(');
+        if (arguments != std::string_view::npos && line.substr(arguments).starts_with(kSelf)) {
+            method = true;
+            line.remove_prefix(arguments + kSelf.size());
+            if (line.starts_with(", ")) line.remove_prefix(2);
+            out.signatures += str(out.signatures.empty() ? "" : " or ", "\n(", line);
+        } else {
+            out.signatures += str(out.signatures.empty() ? "" : " or ", line);
+        }
+    }
+    if (method) {
+        const std::string_view type = got.substr(0, got.find(", "));
+        out.got = got.size() > type.size() ? std::string(got.substr(type.size() + 2)) : "nothing";
+        if (name == "__init__") out.call = type.substr(type.rfind('.') + 1);
+        for (std::size_t at; (at = out.signatures.find('\n')) != std::string::npos;)
+            out.signatures.replace(at, 1, out.call);
     }
     return out;
 }
@@ -44,10 +68,12 @@ void turn() noexcept {
             return raised.restore();
         }
         const std::size_t begin = first + kFirst.size();
-        raise_python(error(ErrorKind::type,
-                           {.call = text.substr(0, name),
-                            .expected = signatures(std::string_view(text).substr(begin, given - begin)),
-                            .got = text.substr(given + kGiven.size())}));
+        const std::string_view all = text;
+        Refused what =
+            refused(all.substr(0, name), all.substr(begin, given - begin), all.substr(given + kGiven.size()));
+        raise_python(error(ErrorKind::type, {.call = std::move(what.call),
+                                             .expected = std::move(what.signatures),
+                                             .got = std::move(what.got)}));
     } catch (nb::python_error& another) {
         another.restore();
     } catch (const std::exception&) {

@@ -288,9 +288,11 @@ Gguf Gguf::parse(std::span<const std::byte> bytes, std::string name) {
 void Gguf::read(std::span<const std::byte> bytes) {
     Reader reader(bytes, path());
     if (reader.number<std::uint32_t>("magic number") != kMagic) {
-        throw error(
-            ErrorKind::file,
-            {.call = path(), .expected = "a GGUF file", .got = "one that does not begin with \"GGUF\""});
+        throw error(ErrorKind::file,
+                    {.call = path(),
+                     .expected = "a GGUF file",
+                     .got = "one that does not begin with \"GGUF\"",
+                     .fix = "of a model in safetensors give the folder that has its config.json"});
     }
     version_ = reader.number<std::uint32_t>("version");
     if (version_ != 2 && version_ != 3) {

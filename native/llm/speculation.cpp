@@ -39,11 +39,11 @@ Strategy strategy_from_name(std::string_view name) {
     std::string known;
     for (std::size_t i = 1; i < std::size(kStrategies); ++i) {
         if (kStrategies[i].name == name) return static_cast<Strategy>(i);
-        known += str(i > 1 ? ", " : "", kStrategies[i].name);
+        if (static_cast<Strategy>(i) != Strategy::draft_model) known += str(kStrategies[i].name, ", ");
     }
     throw error(ErrorKind::value, {.call = "generate",
                                    .argument = "speculate",
-                                   .expected = "one of " + known,
+                                   .expected = known + "or a model",
                                    .got = std::string(name)});
 }
 

@@ -567,7 +567,9 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_SUBMODULES, *_LAZY])
+    return sorted(
+        {*globals(), *_SUBMODULES, *_LAZY} - {"Any", "TYPE_CHECKING", "annotations", "importlib", "os"}
+    )
 
 
 if os.environ.get("PYGPUKIT_PUBLISH") == "1":

@@ -373,7 +373,7 @@ def run(*, once: bool, interval: float) -> int:
         from rich.console import Console
         from rich.live import Live
     except ImportError as error:
-        raise UnsupportedError("top: expected the package rich; pip install 'pygpukit[top]'") from error
+        raise UnsupportedError("top: expected the package rich; pip install rich") from error
     console: Console = Console(highlight=False)
     before = _snapshot()
     if once or not sys.stdout.isatty():

@@ -49,9 +49,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
     if not 0.05 <= value <= 3600:
-        raise argparse.ArgumentTypeError("expected 0.05 to 3600 seconds")
+        raise argparse.ArgumentTypeError(f"expected 0.05 to 3600 seconds, got {text!r}")
     return value
 
 

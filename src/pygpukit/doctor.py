@@ -23,9 +23,9 @@ _OLDEST_DRIVER = "525"  # CUDA 12.0
 # What an optional package is for, and the command that brings it.
 _PACKAGES = {
     "numpy": ("arrays from and to the host", "pip install numpy"),
-    "nvidia-cuda-nvrtc": ("gp.jit on a GPU", "pip install pygpukit[jit]"),
-    "tokenizers": ("language models", "pip install pygpukit[llm]"),
-    "jinja2": ("chat templates", "pip install pygpukit[llm]"),
+    "nvidia-cuda-nvrtc": ("gp.jit on a GPU", "pip install nvidia-cuda-nvrtc"),
+    "tokenizers": ("language models", "pip install tokenizers"),
+    "jinja2": ("chat templates", "pip install jinja2"),
     "ml_dtypes": ("bfloat16 and float8 in NumPy", "pip install ml_dtypes"),
 }
 
@@ -131,7 +131,9 @@ def _problems(report: dict[str, Any]) -> list[dict[str, str]]:
     nvrtc = libraries.get("NVRTC", {})
     if report["cuda"]["available"] and nvrtc.get("problem"):
         found.append(
-            _problem(f"NVRTC JIT compiler not available: {nvrtc['problem']}", "pip install pygpukit[jit]")
+            _problem(
+                f"NVRTC JIT compiler not available: {nvrtc['problem']}", _PACKAGES["nvidia-cuda-nvrtc"][1]
+            )
         )
     if not report["cuda"]["available"] and not report["host_compiler"]:
         found.append(
@@ -141,7 +143,7 @@ def _problems(report: dict[str, Any]) -> list[dict[str, str]]:
         )
     for package, version in report["packages"].items():
         purpose, command = _PACKAGES[package]
-        needed = package != "nvidia-cuda-nvrtc"
+        needed = package not in ("nvidia-cuda-nvrtc", "ml_dtypes")
         if version is None and needed:
             found.append(_problem(f"the package {package} is missing ({purpose})", command))
     cache = report["cache"]

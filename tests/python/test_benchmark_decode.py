@@ -51,7 +51,7 @@ def test_decoding_and_loading_run(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("dtype", "least", "most"), [("float32", 1e-8, 1e-4), ("bfloat16", 1e-4, 0.1)])
 def test_decoding_a_models_text_runs(tmp_path, dtype, least, most):
-    pytest.importorskip("tokenizers", reason="pip install pygpukit[llm]")
+    pytest.importorskip("tokenizers", reason="pip install tokenizers jinja2")
     path = tmp_path / "record.json"
     folder = str(DATA / "llama" / "gqa_sharded")
     assert command.main(["--quick", "--decode", folder, "--dtype", dtype, "--save", str(path)]) == 0

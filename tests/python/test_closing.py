@@ -8,7 +8,7 @@ import pytest
 import pygpukit as gp
 from support import DATA
 
-pytest.importorskip("tokenizers", reason="pip install pygpukit[llm]")
+pytest.importorskip("tokenizers", reason="pip install tokenizers jinja2")
 
 FOLDER = DATA / "llama" / "gqa_sharded"
 CLOSED = r"expected a (model|batch) that is open, got one that was closed; load the model again"

@@ -53,6 +53,27 @@ def test_error_is_pythons():
         (lambda: gp.zeros(3, device="gpu"), gp.InvalidValueError, ["gpu", "'cpu'", "doctor"]),
         (lambda: gp.zeros(3, device=7), gp.InvalidTypeError, ["device", "int"]),
         (lambda: gp.zeros((2, 2)).item(), gp.InvalidValueError, ["item", "(2, 2)", "to_numpy"]),
+        (lambda: bool(gp.zeros(2) > 1), gp.InvalidValueError, ["bool:", "(2,)", "gp.any", "gp.all"]),
+        (
+            lambda: gp.zeros(3).astype(),
+            gp.InvalidTypeError,
+            ["astype: expected astype(dtype:", "got nothing"],
+        ),
+        (
+            lambda: gp.Stream(1, 2.5),
+            gp.InvalidTypeError,
+            ["Stream: expected Stream(*, priority: int", "got int, float"],
+        ),
+        (
+            lambda: gp.AdmissionController(),
+            gp.InvalidTypeError,
+            ["AdmissionController: expected AdmissionController(memory:", "got nothing"],
+        ),
+        (
+            lambda: gp.llm.from_arrays({}, {}, dtype="int8"),
+            gp.InvalidTypeError,
+            ["'dtype'", "bfloat16", "'int8'"],
+        ),
         (lambda: gp.max(gp.zeros(0)), gp.InvalidValueError, ["max"]),
         (lambda: gp.where(gp.ones(2), 1, 2), gp.InvalidTypeError, ["where", "condition", "bool", "float32"]),
     ],

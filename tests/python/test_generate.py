@@ -7,7 +7,7 @@ import pytest
 import pygpukit as gp
 from support import DATA
 
-pytest.importorskip("tokenizers", reason="pip install pygpukit[llm]")
+pytest.importorskip("tokenizers", reason="pip install tokenizers jinja2")
 
 FOLDER = DATA / "llama" / "gqa_sharded"
 

@@ -10,7 +10,7 @@ import pytest
 import pygpukit as gp
 from support import DATA
 
-pytest.importorskip("tokenizers", reason="pip install pygpukit[llm]")
+pytest.importorskip("tokenizers", reason="pip install tokenizers jinja2")
 
 FOLDERS = [
     path.parent for group in ("llama", "models") for path in sorted((DATA / group).glob("*/config.json"))

@@ -10,7 +10,7 @@ import pygpukit as gp
 from pygpukit import pull
 from support import DATA
 
-pytest.importorskip("tokenizers", reason="pip install pygpukit[llm]")
+pytest.importorskip("tokenizers", reason="pip install tokenizers jinja2")
 from pygpukit.llm import chat, tokenizer
 from pygpukit.llm.text import StopFilter, TextDecoder
 

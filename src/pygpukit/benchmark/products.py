@@ -24,7 +24,7 @@ def full_name(dtype: str) -> str:
     """bf16, fp8 and so on by the names that arrays use. Raises ValueError for another."""
     name = _SHORT.get(dtype, dtype)
     if name not in (*DTYPES, "float64"):
-        raise ValueError(f"--dtypes: expected some of {', '.join([*_SHORT, 'tf32', 'int8'])}; got {dtype!r}")
+        raise ValueError(f"expected some of {', '.join([*_SHORT, 'tf32', 'int8'])}; got {dtype!r}")
     return name
 
 

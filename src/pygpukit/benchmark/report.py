@@ -75,7 +75,7 @@ def plotter() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise ImportError("--plot needs matplotlib: pip install pygpukit[plot]") from None
+        raise ImportError("--plot needs matplotlib: pip install matplotlib") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -15,5 +15,5 @@ def require(module: str) -> Any:
     except ImportError:
         package = module.split(".")[0]
         raise UnsupportedError(
-            f"language models need the package {package}; install it with `pip install pygpukit[llm]`"
+            f"language models need the package {package}; pip install tokenizers jinja2"
         ) from None

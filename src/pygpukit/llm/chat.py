@@ -28,7 +28,10 @@ def render(
     try:
         copied = [dict(message) for message in messages]
     except (TypeError, ValueError):
-        raise InvalidTypeError("chat: argument 'messages': expected a sequence of mappings") from None
+        raise InvalidTypeError(
+            "chat: argument 'messages': expected a sequence of mappings, such as "
+            "[{'role': 'user', 'content': 'Hello'}]"
+        ) from None
     try:
         compiled = _compile(template)
         return str(compiled.render(messages=copied, add_generation_prompt=add_generation_prompt, **special))

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from .._native import InvalidValueError
+from .._native import Error, InvalidValueError
 from .model import LanguageModel, Message, TextStream, load
 
 
@@ -24,7 +24,12 @@ def _strategy(arguments: argparse.Namespace) -> str | LanguageModel | None:
     if how in (None, "ngram", "early_layers", "jacobi"):
         return how
     if how not in _draft:
-        _draft[how] = load(how, dtype=arguments.dtype, device=arguments.device)
+        try:
+            _draft[how] = load(how, dtype=arguments.dtype, device=arguments.device)
+        except Error as reason:
+            raise InvalidValueError(
+                f"--speculate: expected ngram, early_layers, jacobi or a smaller model, got {how!r}: {reason}"
+            ) from None
     return _draft[how]
 
 

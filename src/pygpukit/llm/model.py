@@ -119,6 +119,10 @@ def _where(
         raise InvalidTypeError(
             f"{call}: argument 'quantize': expected a format's name, got {type(quantize).__name__}"
         )
+    if isinstance(dtype, str) and dtype not in ("float32", "float16", "bfloat16"):
+        raise InvalidTypeError(
+            f"{call}: argument 'dtype': expected float32, float16 or bfloat16, got {dtype!r}"
+        )
     weights = ("bfloat16" if target.is_cuda else "float32") if dtype is None else dtype
     return weights, target, length, quantize, cache_dtype
 
@@ -519,7 +523,8 @@ class LanguageModel:
             tokens = [operator.index(token) for token in prompt]
         except TypeError:
             raise InvalidTypeError(
-                f"generate: argument 'prompt': expected a string or token ids, got {type(prompt).__name__}"
+                f"generate: argument 'prompt': expected a string or token ids, got {type(prompt).__name__}; "
+                "of several texts use generate_batch"
             ) from None
         size = int(self.config["vocab_size"])
         if bad := [token for token in tokens if not 0 <= token < size]:
