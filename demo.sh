@@ -16,6 +16,7 @@ if [ -z "${PYGPUKIT_CUDA-}${PYGPUKIT_CUDA_ARCHS-}" ]; then
     export PYGPUKIT_CUDA=0
   fi
 fi
+echo 'Building the package from source: several minutes.'
 python -m pip install -q --disable-pip-version-check '.[jit,llm]'
 
 pygpukit pull smollm2

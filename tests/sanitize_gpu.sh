@@ -7,7 +7,7 @@
 # docs/kernels.md says of it. A block of the pool is up to an eighth longer than its array, so what is written
 # right behind an array may go unseen.
 set -euo pipefail
-tests=$(realpath "$1")
+tests=$(realpath "${1:?usage: tests/sanitize_gpu.sh PYGPUKIT_TESTS [TOOL] [PROCESSES]}")
 tool=${2:-memcheck}
 processes=${3:-14}
 cd "$(dirname "$0")/.."
