@@ -171,7 +171,7 @@ std::int64_t first_scale(const RowScales& s, std::int64_t step) {
         constexpr std::int64_t pitch = 0; /* one row of x */                                            \
         Floats sums[kQuantRows] = {};                                                                   \
         for (std::int64_t step = 0; step < steps; ++step) {                                             \
-            _Pragma("GCC unroll 16") for (int r = 0; r < kQuantRows; ++r) {                             \
+            for (int r = 0; r < kQuantRows; ++r) {                                                      \
                 GPK_STEP(format, planes, r)                                                             \
                 GPK_ADD_STEP(planes, 0, sums[r]);                                                       \
             }                                                                                           \
