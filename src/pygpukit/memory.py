@@ -90,6 +90,9 @@ def set_eviction(
     operation raises OutOfMemoryError where no tier has room, and FileFormatError where the disk gives back
     something else than was written: the array stays away then, and each use tries again.
     """
+    if not isinstance(enabled, bool):
+        kind = type(enabled).__name__
+        raise InvalidTypeError(f"set_eviction: argument 'enabled': expected True or False, got {kind}")
     if spill_dir is not None and not isinstance(spill_dir, (str, os.PathLike)):
         kind = type(spill_dir).__name__
         raise InvalidTypeError(f"set_eviction: argument 'spill_dir': expected a path, got {kind}")
@@ -126,7 +129,10 @@ def pinned(
     if nbytes >= 2**63:
         raise _native.OutOfMemoryError(f"pinned: expected fewer than 2**63 bytes, got {nbytes}")
     flat = cast("np.ndarray[Any, Any]", _native._pinned(nbytes, device))
-    return flat.view(element).reshape(extents)
+    try:
+        return flat.view(element).reshape(extents)
+    except ValueError as reason:  # more dimensions than NumPy has, or extents that overflow beside a 0
+        raise InvalidValueError(f"pinned: argument 'shape': {reason}") from None
 
 
 def pinned_stats(device: Device | str | None = None) -> dict[str, int]:

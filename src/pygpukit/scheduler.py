@@ -231,6 +231,11 @@ class Scheduler:
         """
         if not callable(function):
             raise _native.InvalidTypeError(f"Scheduler.submit: expected a function, got {function!r}")
+        earlier = list(after) if isinstance(after, Iterable) else [after]
+        if not isinstance(after, Iterable) or not all(isinstance(each, Future) for each in earlier):
+            raise _native.InvalidTypeError(
+                f"Scheduler.submit: argument 'after': expected tasks of this scheduler, got {after!r}"
+            )
         if meta is None:
             meta = QosTaskMeta.burstable(memory, memory_limit, bandwidth=bandwidth, priority=priority)
         elif (memory, memory_limit, bandwidth, priority) != (0, None, 0.0, 0):
@@ -246,7 +251,7 @@ class Scheduler:
             tenant,
             expected,
             deadline,
-            [each._task for each in after],
+            [each._task for each in earlier],
         )
         future._task.on_done(future._settle)
         return future

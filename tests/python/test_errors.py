@@ -74,6 +74,8 @@ def test_error_is_pythons():
             gp.InvalidTypeError,
             ["'dtype'", "bfloat16", "'int8'"],
         ),
+        (lambda: gp.memory.set_eviction("x"), gp.InvalidTypeError, ["set_eviction", "'enabled'", "got str"]),
+        (lambda: gp.memory.pinned((1,) * 70), gp.InvalidValueError, ["pinned", "'shape'", "70"]),
         (lambda: gp.max(gp.zeros(0)), gp.InvalidValueError, ["max"]),
         (lambda: gp.where(gp.ones(2), 1, 2), gp.InvalidTypeError, ["where", "condition", "bool", "float32"]),
     ],

@@ -89,9 +89,11 @@ def test_bad_prompts(model):
         model.stream_tokens([100_000])
     with pytest.raises(gp.InvalidValueError):
         model.stream_tokens([-1])
-    for prompt in (None, [1.5], ["1"]):
-        with pytest.raises(gp.InvalidTypeError, match="prompt"):
+    for prompt in (None, [1.5], ["1"], [True], {1, 2}, {1: 2}, b"1", np.array(1), np.array([True])):
+        with pytest.raises(gp.InvalidTypeError, match="generate: argument 'prompt'"):
             model.stream_tokens(prompt)
+    with pytest.raises(gp.InvalidValueError, match="score: argument 'prompt'"):
+        model.score([100_000])
     assert list(model.stream_tokens([1], max_tokens=2, stop_tokens=[]))
 
 

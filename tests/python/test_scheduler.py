@@ -108,6 +108,12 @@ def test_a_memory_limit_holds_for_what_the_task_allocates(scheduler):
     assert scheduler.submit(int, memory=3 * MiB, tenant="small").state == "rejected"
 
 
+def test_dependencies_are_tasks(scheduler):
+    for wrong in (5, [None], [concurrent.futures.Future()]):
+        with pytest.raises(gp.InvalidTypeError, match="Scheduler.submit: argument 'after': expected tasks"):
+            scheduler.submit(int, after=wrong)
+
+
 def test_dependencies(scheduler):
     order = []
     one = scheduler.submit(order.append, 1)

@@ -35,7 +35,7 @@ class Batch:
         self,
         native: _native._Batch,
         tokenizer: Tokenizer | None,
-        encode: Callable[[str | Sequence[int]], list[int]],
+        encode: Callable[[str | Sequence[int], str], list[int]],  # of a prompt, for a call
         stop_tokens: Sequence[int],
     ) -> None:
         self._native = native
@@ -111,7 +111,7 @@ class Batch:
         ends = (
             self._stop_tokens if stop_tokens is None else choice.token_ids("add", "stop_tokens", stop_tokens)
         )
-        tokens = self._encode(prompt)
+        tokens = self._encode(prompt, "add")
         with self._lock:
             text = self._native.add(tokens, limit, ends, how, slides)
             if self._tokenizer is not None:

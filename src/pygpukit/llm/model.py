@@ -6,7 +6,7 @@ import json
 import operator
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -349,7 +349,7 @@ class LanguageModel:
 
     def score(self, prompt: str | Sequence[int]) -> Array:
         """The logits after each token of the prompt: float32 [tokens, vocab_size]."""
-        return self._native.score(self._ids(prompt))
+        return self._native.score(self._ids(prompt, "score"))
 
     def stream_tokens(
         self,
@@ -514,22 +514,32 @@ class LanguageModel:
         """The model's answer to a conversation. Arguments as in stream_chat."""
         return _whole(self.stream_chat(messages, **arguments))
 
-    def _ids(self, prompt: str | Sequence[int]) -> list[int]:
+    def _ids(self, prompt: str | Sequence[int], call: str = "generate") -> list[int]:
         if isinstance(prompt, str):
             return self.encode(prompt)
+        expected = f"{call}: argument 'prompt': expected a string or token ids"
+        # Bytes are a text and not ids, and a set has no order.
         try:
-            if isinstance(prompt, bytes | bytearray | memoryview):  # a text, not ids
+            if isinstance(prompt, bytes | bytearray | memoryview | Set | Mapping):
                 raise TypeError
-            tokens = [operator.index(token) for token in prompt]
+            given = iter(prompt)
         except TypeError:
-            raise InvalidTypeError(
-                f"generate: argument 'prompt': expected a string or token ids, got {type(prompt).__name__}; "
-                "of several texts use generate_batch"
-            ) from None
+            raise InvalidTypeError(f"{expected}, got {type(prompt).__name__}") from None
+        tokens: list[int] = []
+        for token in given:
+            try:
+                if isinstance(token, bool):
+                    raise TypeError
+                tokens.append(operator.index(token))
+            except TypeError:
+                several = "; of several texts use generate_batch" if isinstance(token, str) else ""
+                raise InvalidTypeError(
+                    f"{expected}, got {type(token).__name__} in {type(prompt).__name__}{several}"
+                ) from None
         size = int(self.config["vocab_size"])
         if bad := [token for token in tokens if not 0 <= token < size]:
             raise InvalidValueError(
-                f"generate: argument 'prompt': expected ids from 0 to {size - 1}, got {bad[0]}"
+                f"{call}: argument 'prompt': expected ids from 0 to {size - 1}, got {bad[0]}"
             )
         return tokens
 
