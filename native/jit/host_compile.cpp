@@ -134,7 +134,6 @@ std::string compile_library(const std::string& compiler, const std::string& unit
                                           "-fPIC",
                                           "-fvisibility=hidden",
                                           "-fno-strict-aliasing",
-                                          "-fno-exceptions",
                                           "-ffp-contract=off",
                                           "-w"};
     arguments.insert(arguments.end(), flags.for_host.begin(), flags.for_host.end());

@@ -39,6 +39,8 @@ Error kernel_error(const std::string& what, const std::string& fix) {
     return error(ErrorKind::driver, {.call = "kernel on the simulated device", .got = what, .fix = fix});
 }
 
+constexpr const char* kThrew = "it threw an exception, which device code cannot";
+
 // The blocks of one processor thread, one after another. Stacks stay for the next block.
 class BlockRunner {
    public:
@@ -215,12 +217,26 @@ BlockRunner& this_runner() {
 
 void BlockRunner::enter() {
     BlockRunner& self = *runner;
-    self.thread_(self.thread_context_, self.running_->index);
+    bool threw = false;
+    try {
+        self.thread_(self.thread_context_, self.running_->index);
+    } catch (...) {  // nothing is below it on this stack
+        threw = true;
+    }
+    if (threw) self.fail(kThrew);
     self.leave(State::done);
 }
 
 void parallel(std::int64_t count, void (*body)(void*, std::int64_t, std::int64_t), void* context) {
-    parallel_for(count, 1, [=](std::int64_t begin, std::int64_t end) { body(context, begin, end); });
+    parallel_for(count, 1, [=](std::int64_t begin, std::int64_t end) {
+        try {
+            body(context, begin, end);
+        } catch (const Error&) {
+            throw;
+        } catch (...) {
+            throw kernel_error(kThrew, "");
+        }
+    });
 }
 
 void run_block(std::uint32_t threads, void (*thread)(void*, std::uint32_t), void* context) {

@@ -434,6 +434,20 @@ TEST_F(HostCompileTest, AssertionsAreErrors) {
     }
 }
 
+TEST_F(HostCompileTest, ExceptionsAreErrors) {
+    for (const char* sync : {"", "__syncthreads();"}) {
+        for (const char* thrown : {"1", "std::runtime_error(\"no\")"}) {
+            const std::string source =
+                str("#include <stdexcept>\nextern \"C\" __global__ void thrower(int* x) {\n", sync,
+                    "\nif (*x == 0) throw ", thrown, "; }");
+            const std::string text =
+                refusal(ErrorKind::driver, [&] { run<int>(source, "thrower", {{2}, {32}, 64}, {0}); });
+            EXPECT_NE(text.find("threw an exception"), std::string::npos) << text;
+        }
+    }
+    EXPECT_EQ(run<float>(kScale, "scale", {{1}, {1}}, {3.0f}, {2.0, 1})[0], 6.0f);
+}
+
 TEST_F(HostCompileTest, WithoutACacheItStillRuns) {
     setenv("PYGPUKIT_CACHE_DIR", "/dev/null", 1);
     const auto kernel = compile(kScale, "scale");

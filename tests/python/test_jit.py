@@ -284,11 +284,6 @@ def test_compile_errors_show_the_line():
     assert "broken" in message
 
 
-def test_kernels_throw_nothing():
-    with pytest.raises(gp.CompileError, match="exception"):
-        gp.jit('extern "C" __global__ void f(int* x) { throw 1; }', func="f")
-
-
 def test_options():
     source = """extern "C" __global__ void put(int* x) { if (threadIdx.x == 0) x[0] = VALUE; }"""
     x = gp.zeros(1, "int32")
