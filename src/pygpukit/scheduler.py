@@ -231,8 +231,8 @@ class Scheduler:
         """
         if not callable(function):
             raise _native.InvalidTypeError(f"Scheduler.submit: expected a function, got {function!r}")
-        earlier = list(after) if isinstance(after, Iterable) else [after]
-        if not isinstance(after, Iterable) or not all(isinstance(each, Future) for each in earlier):
+        earlier = list(after) if isinstance(after, Iterable) else [None]
+        if not all(isinstance(each, Future) for each in earlier):
             raise _native.InvalidTypeError(
                 f"Scheduler.submit: argument 'after': expected tasks of this scheduler, got {after!r}"
             )

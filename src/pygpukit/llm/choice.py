@@ -91,15 +91,20 @@ def flag(call: str, argument: str, value: Any) -> bool:
     return value
 
 
-def token_ids(call: str, argument: str, tokens: Sequence[int]) -> list[int]:
+def token_ids(call: str, argument: str, tokens: Sequence[int], expected: str = "token ids") -> list[int]:
     """Several ids of 32 bits. Raises InvalidTypeError for anything else."""
-    if isinstance(tokens, str | bytes) or not hasattr(tokens, "__iter__"):
-        raise InvalidTypeError(
-            f"{call}: argument '{argument}': expected token ids, got {type(tokens).__name__}"
-        )
-    ids = [checked(call, argument, token, int, "token ids") for token in tokens]
+    message = f"{call}: argument '{argument}': expected {expected}, got"
+    try:
+        if isinstance(tokens, str | bytes | bytearray | memoryview):  # a text, not ids
+            raise TypeError
+        given = list(tokens)
+    except TypeError:
+        raise InvalidTypeError(f"{message} {type(tokens).__name__}") from None
+    if any(isinstance(token, bool) for token in given):
+        raise InvalidTypeError(f"{message} bool")
+    ids = [checked(call, argument, token, int, expected) for token in given]
     if bad := [token for token in ids if not -(2**31) <= token < 2**31]:
-        raise InvalidValueError(f"{call}: argument '{argument}': expected token ids, got {bad[0]}")
+        raise InvalidValueError(f"{message} {bad[0]}")
     return ids
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -517,25 +516,12 @@ class LanguageModel:
     def _ids(self, prompt: str | Sequence[int], call: str = "generate") -> list[int]:
         if isinstance(prompt, str):
             return self.encode(prompt)
-        expected = f"{call}: argument 'prompt': expected a string or token ids"
-        # Bytes are a text and not ids, and a set has no order.
-        try:
-            if isinstance(prompt, bytes | bytearray | memoryview | Set | Mapping):
-                raise TypeError
-            given = iter(prompt)
-        except TypeError:
-            raise InvalidTypeError(f"{expected}, got {type(prompt).__name__}") from None
-        tokens: list[int] = []
-        for token in given:
-            try:
-                if isinstance(token, bool):
-                    raise TypeError
-                tokens.append(operator.index(token))
-            except TypeError:
-                several = "; of several texts use generate_batch" if isinstance(token, str) else ""
-                raise InvalidTypeError(
-                    f"{expected}, got {type(token).__name__} in {type(prompt).__name__}{several}"
-                ) from None
+        expected = "a string or token ids (of several texts use generate_batch)"
+        if isinstance(prompt, Set | Mapping):  # without an order
+            raise InvalidTypeError(
+                f"{call}: argument 'prompt': expected {expected}, got {type(prompt).__name__}"
+            )
+        tokens = choice.token_ids(call, "prompt", prompt, expected)
         size = int(self.config["vocab_size"])
         if bad := [token for token in tokens if not 0 <= token < size]:
             raise InvalidValueError(
