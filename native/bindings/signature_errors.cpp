@@ -29,30 +29,25 @@ struct Refused {
 // `lines`: the signatures, "    1. f(self, x: int) -> int\n    2. ..."; `got`: the types of what was given.
 Refused refused(std::string_view name, std::string_view lines, std::string_view got) {
     constexpr std::string_view kSelf = "(self";
-    Refused out{std::string(name), "", std::string(got)};
-    bool method = false;
+    const std::string_view self = got.substr(0, got.find(", "));  // of a method
+    Refused out{std::string(name == "__init__" ? self.substr(self.rfind('.') + 1) : name), "",
+                std::string(got)};
     while (!lines.empty()) {
         std::string_view line = lines.substr(0, lines.find('\n'));
         lines.remove_prefix(std::min(line.size() + 1, lines.size()));
         const std::size_t number = line.find(". ");
         if (number == std::string_view::npos) continue;
         line.remove_prefix(number + 2);
-        const std::size_t arguments = line.find('(');
-        if (arguments != std::string_view::npos && line.substr(arguments).starts_with(kSelf)) {
-            method = true;
-            line.remove_prefix(arguments + kSelf.size());
-            if (line.starts_with(", ")) line.remove_prefix(2);
-            out.signatures += str(out.signatures.empty() ? "" : " or ", "\n(", line);
-        } else {
-            out.signatures += str(out.signatures.empty() ? "" : " or ", line);
+        if (!out.signatures.empty()) out.signatures += " or ";
+        const std::size_t arguments = std::min(line.find('('), line.size());
+        if (!line.substr(arguments).starts_with(kSelf)) {
+            out.signatures += line;
+            continue;
         }
-    }
-    if (method) {
-        const std::string_view type = got.substr(0, got.find(", "));
-        out.got = got.size() > type.size() ? std::string(got.substr(type.size() + 2)) : "nothing";
-        if (name == "__init__") out.call = type.substr(type.rfind('.') + 1);
-        for (std::size_t at; (at = out.signatures.find('\n')) != std::string::npos;)
-            out.signatures.replace(at, 1, out.call);
+        line.remove_prefix(arguments + kSelf.size());
+        if (line.starts_with(", ")) line.remove_prefix(2);
+        out.signatures += str(out.call, "(", line);
+        out.got = got.size() > self.size() ? std::string(got.substr(self.size() + 2)) : "nothing";
     }
     return out;
 }
