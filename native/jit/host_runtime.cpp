@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -232,6 +233,8 @@ void parallel(std::int64_t count, void (*body)(void*, std::int64_t, std::int64_t
         try {
             body(context, begin, end);
         } catch (const Error&) {
+            throw;
+        } catch (const std::bad_alloc&) {  // the runtime's own, for stacks say
             throw;
         } catch (...) {
             throw kernel_error(kThrew, "");
