@@ -78,7 +78,7 @@ __device__ __forceinline__ void draw(const SampleParams& p, std::int64_t row_ind
     row.keep(p.n);
     float of_thread = -INFINITY;
     std::uint32_t lowest = 0;  // that is finite: the complement of its key
-    row.each_once([&](float value, std::int32_t) {
+    row.each_once([&](float value) {
         asm("max.NaN.f32 %0, %0, %1;" : "+f"(of_thread) : "f"(value));
         if (o.top_k < p.n && value > -INFINITY && ~order_key(value) > lowest) lowest = ~order_key(value);
     });
@@ -94,28 +94,30 @@ __device__ __forceinline__ void draw(const SampleParams& p, std::int64_t row_ind
     std::uint32_t limit = 0;
     std::uint64_t ties = 0, tie_weight = 0;
     const std::uint64_t top_k = o.greedy ? 1 : o.top_k;
-    if (top_k < static_cast<std::uint64_t>(p.n)) {
-        const float range = highest - key_value(~static_cast<std::uint32_t>(cluster.largest(lowest)));
+    // A cut to top_k, then one to top_p. A loop, as select() is most of the kernel's code.
+#pragma unroll 1
+    for (int cut = 0; cut < 2; ++cut) {
+        const bool nucleus = cut == 1;
+        if (nucleus ? o.greedy || o.top_p >= 1 : top_k >= static_cast<std::uint64_t>(p.n)) continue;
+        const float range = nucleus
+                                ? 41.0f / o.rate
+                                : highest - key_value(~static_cast<std::uint32_t>(cluster.largest(lowest)));
         const Boundary boundary = cluster.select(
-            row, Spread(highest, range), [](float, std::uint32_t) { return std::uint64_t{1}; },
-            [&](std::uint64_t) { return top_k; });
+            row, Spread(highest, range),
+            [&](float value, std::uint32_t key) {
+                return key <= limit ? 0 : nucleus ? weight(value) : std::uint64_t{1};
+            },
+            [&](std::uint64_t total) { return nucleus ? nucleus_goal(o.top_p, total) : top_k; }, limit,
+            ties * tie_weight);
         limit = boundary.key;
         ties = boundary.goal - boundary.above;
         tie_weight = weight(key_value(limit));
-    }
-    if (o.top_p < 1 && !o.greedy) {
-        const Boundary boundary = cluster.select(
-            row, Spread(highest, 41.0f / o.rate),
-            [&](float value, std::uint32_t key) { return key > limit ? weight(value) : 0; },
-            [&](std::uint64_t total) { return nucleus_goal(o.top_p, total); }, limit, ties * tie_weight);
-        limit = boundary.key;
-        tie_weight = weight(key_value(limit));
-        ties = (boundary.goal - boundary.above + tie_weight - 1) / tie_weight;
+        if (nucleus) ties = (ties + tie_weight - 1) / tie_weight;
     }
 
     // What this warp's elements weigh. A key is `limit` only where there was a selection.
     std::uint64_t of_warp = 0, ties_of_warp = 0, total;
-    row.each_once([&](float value, std::int32_t) {
+    row.each_once([&](float value) {
         const std::uint32_t key = limit != 0 ? order_key(value) : 1;
         if (key > limit) {
             const std::uint64_t of_value = weight(value);

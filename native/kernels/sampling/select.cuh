@@ -17,7 +17,8 @@ namespace gpk::kernels {
 namespace {
 
 inline constexpr int kSelectWarps = kSelectThreads / 32;
-inline constexpr int kSelectBins = 2048;
+inline constexpr int kDigitBits = 11;
+inline constexpr int kSelectBins = 1 << kDigitBits;
 
 __device__ __forceinline__ std::uint64_t warp_sum(std::uint64_t value) {
     return warp_reduce(value, [](std::uint64_t a, std::uint64_t b) { return a + b; });
@@ -120,33 +121,28 @@ struct Row {
     __device__ __forceinline__ bool in_chunks() const {
         return reinterpret_cast<std::uintptr_t>(values + begin) % 16 == 0;
     }
-    // Calls take(value, index) for all of this warp's, in any order.
+    // Calls take(value) for all of this warp's, in any order. One chunk a round, the next under way: `take`
+    // may be long code, and each copy of it is paid for in the image and in fetching.
     template <class Take>
     __device__ __forceinline__ void each_once(Take take) const {
-        constexpr int kChunk = 16 / sizeof(T), kAhead = 4;
+        constexpr int kChunk = 16 / sizeof(T);
         const int lane = threadIdx.x % 32;
-        std::int32_t first = begin;
-        if (in_chunks()) {
-            const std::int32_t chunks = (end - begin) / kChunk;
-            for (std::int32_t c0 = lane; c0 < chunks; c0 += 32 * kAhead) {
-                Vector<T, kChunk> ahead[kAhead];
+        const auto past = static_cast<std::int32_t>(reinterpret_cast<std::uintptr_t>(values + begin) % 16 /
+                                                    sizeof(T));  // a 16-byte boundary
+        const std::int32_t head = min((kChunk - past) % kChunk, end - begin);
+        const std::int32_t chunks = (end - begin - head) / kChunk;
+        const auto* whole = reinterpret_cast<const uint4*>(values + begin + head);
+        uint4 next = lane < chunks ? whole[lane] : uint4{};
+#pragma unroll 1
+        for (std::int32_t c = lane; c < chunks; c += 32) {
+            const auto chunk = detail::bit_cast<Vector<T, kChunk>>(next);
+            next = c + 32 < chunks ? whole[c + 32] : uint4{};
 #pragma unroll
-                for (int u = 0; u < kAhead; ++u) {
-                    const std::int32_t c = c0 + 32 * u < chunks ? c0 + 32 * u : c0;
-                    ahead[u] = *reinterpret_cast<const Vector<T, kChunk>*>(values + begin + c * kChunk);
-                }
-#pragma unroll
-                for (int u = 0; u < kAhead; ++u) {
-                    if (c0 + 32 * u >= chunks) break;
-#pragma unroll
-                    for (int e = 0; e < kChunk; ++e) {
-                        take(convert<float>(ahead[u].values[e]), begin + (c0 + 32 * u) * kChunk + e);
-                    }
-                }
-            }
-            first += chunks * kChunk;
+            for (int e = 0; e < kChunk; ++e) take(convert<float>(chunk.values[e]));
         }
-        for (std::int32_t i = first + lane; i < end; i += 32) take(convert<float>(values[i]), i);
+        // Before the chunks and behind them, fewer than the lanes.
+        const std::int32_t i = begin + lane + (lane < head ? 0 : chunks * kChunk);
+        if (i < end) take(convert<float>(values[i]));
     }
     // Calls take(value, index, inside) for all of this warp's, 32 neighbours at a time: of a lane without
     // one, `inside` is false.
@@ -187,14 +183,9 @@ class Cluster {
         const std::uint64_t of_block = warp_sum(mine);
         if (threadIdx.x == 0) shared_.of_block[parity_] = of_block;
         team_sync();
-        total = 0;
-        for (std::uint32_t other = 0; other < blocks; ++other) {
-            const std::uint64_t value = *of_team(&shared_.of_block[parity_], other);
-            if (other < rank) before += value;
-            total += value;
-        }
-        parity_ ^= 1;
-        return before;
+        const std::uint64_t value = of_blocks();
+        total = warp_sum(value);
+        return before + warp_sum(lane < static_cast<int>(rank) ? value : 0);
     }
     // The largest value of any thread.
     __device__ __forceinline__ std::uint64_t largest(std::uint64_t value) {
@@ -205,12 +196,7 @@ class Cluster {
         const std::uint64_t of_block = warp_reduce(shared_.of_warp[threadIdx.x % 32], larger);
         if (threadIdx.x == 0) shared_.of_block[parity_] = of_block;
         team_sync();
-        std::uint64_t result = 0;
-        for (std::uint32_t other = 0; other < blocks; ++other) {
-            result = larger(result, *of_team(&shared_.of_block[parity_], other));
-        }
-        parity_ ^= 1;
-        return result;
+        return warp_reduce(of_blocks(), larger);
     }
 
     // The boundary where the amounts of the largest keys reach a goal. amount(value, key) is what an element
@@ -222,11 +208,10 @@ class Cluster {
                                                std::uint64_t extra = 0) {
         Boundary boundary;
         if (spread.scale > 0) {
-            find_bin<kSelectBins>(
+            find_bin(
                 [&](auto add) {
-                    row.each_once([&](float value, std::int32_t) {
-                        add(spread.bin(value), amount(value, order_key(value)));
-                    });
+                    row.each_once(
+                        [&](float value) { add(spread.bin(value), amount(value, order_key(value))); });
                     if (rank == 0 && threadIdx.x == 0 && extra != 0)
                         add(spread.bin(key_value(extra_key)), extra);
                 },
@@ -236,9 +221,28 @@ class Cluster {
             }
             boundary = Boundary();
         }
-        digit<21, 11>(row, amount, goal, extra_key, extra, boundary);
-        digit<10, 11>(row, amount, goal, extra_key, extra, boundary);
-        digit<0, 10>(row, amount, goal, extra_key, extra, boundary);
+        // Three digits, of which the last has a bit of the one before.
+        std::uint32_t known = 0;  // the bits of the key that are
+#pragma unroll 1
+        for (int shift = 32 - kDigitBits; known != ~0u; shift = max(shift - kDigitBits, 0)) {
+            const auto relevant = [&](std::uint32_t key) { return ((key ^ boundary.key) & known) == 0; };
+            const auto digit = [&](std::uint32_t key) {
+                return static_cast<int>(key >> shift & (kSelectBins - 1));
+            };
+            find_bin(
+                [&](auto add) {
+                    row.each_once([&](float value) {
+                        const std::uint32_t key = order_key(value);
+                        if (relevant(key)) add(digit(key), amount(value, key));
+                    });
+                    if (rank == 0 && threadIdx.x == 0 && extra != 0 && relevant(extra_key)) {
+                        add(digit(extra_key), extra);
+                    }
+                },
+                goal, known == 0, boundary);
+            boundary.key |= static_cast<std::uint32_t>(shared_.found[0]) << shift;
+            known = ~0u << shift;
+        }
         return boundary;
     }
 
@@ -384,17 +388,19 @@ class Cluster {
         const bool aligned = reinterpret_cast<std::uintptr_t>(values) % 16 == 0;
         const std::int32_t chunks = aligned ? n / kChunk : 0;
         for (std::int32_t c0 = first; c0 < chunks; c0 += threads * kAhead) {
-            Vector<T, kChunk> ahead[kAhead];
+            // As words, and 0 where there is none: else what was read the round before lives on, and 16-bit
+            // elements take a register each.
+            uint4 ahead[kAhead];
 #pragma unroll
             for (int u = 0; u < kAhead; ++u) {
                 const std::int32_t c = c0 + threads * u;
-                if (c < chunks) ahead[u] = reinterpret_cast<const Vector<T, kChunk>*>(values)[c];
+                ahead[u] = c < chunks ? reinterpret_cast<const uint4*>(values)[c] : uint4{};
             }
 #pragma unroll
             for (int u = 0; u < kAhead; ++u) {
                 const std::int32_t c = c0 + threads * u;
                 if (c >= chunks) break;
-                take(ahead[u], c * kChunk);
+                take(detail::bit_cast<Vector<T, kChunk>>(ahead[u]), c * kChunk);
             }
         }
 #pragma unroll 4
@@ -427,42 +433,18 @@ class Cluster {
         if (high != 0) atomicAdd(&shared_.high[bin], high);
     }
 
-    template <int kShift, int kBits, class T, class Amount, class Goal>
-    __device__ __forceinline__ void digit(const Row<T>& row, Amount amount, Goal goal,
-                                          std::uint32_t extra_key, std::uint64_t extra, Boundary& boundary) {
-        const auto relevant = [&](std::uint32_t key) {
-            if constexpr (kShift + kBits == 32) return true;
-            return (key ^ boundary.key) >> (kShift + kBits) % 32 == 0;
-        };
-        const auto digit_of = [](std::uint32_t key) {
-            return static_cast<int>(key >> kShift & ((1u << kBits) - 1));
-        };
-        find_bin<(1 << kBits)>(
-            [&](auto add) {
-                row.each_once([&](float value, std::int32_t) {
-                    const std::uint32_t key = order_key(value);
-                    if (relevant(key)) add(digit_of(key), amount(value, key));
-                });
-                if (rank == 0 && threadIdx.x == 0 && extra != 0 && relevant(extra_key)) {
-                    add(digit_of(extra_key), extra);
-                }
-            },
-            goal, kShift + kBits == 32, boundary);
-        boundary.key |= static_cast<std::uint32_t>(shared_.found[0]) << kShift;
-    }
-
     // The bin where the boundary lies, to shared_.found[0]. fill(add) counts; `all`: what it counts is the
     // total.
-    template <int kBins, class Fill, class Goal>
+    template <class Fill, class Goal>
     __device__ __forceinline__ void find_bin(Fill fill, Goal goal, bool all, Boundary& boundary) {
-        for (int bin = threadIdx.x; bin < kBins; bin += kSelectThreads)
+        for (int bin = threadIdx.x; bin < kSelectBins; bin += kSelectThreads)
             shared_.low[bin] = shared_.high[bin] = 0;
         __syncthreads();
         fill([&](int bin, std::uint64_t amount) { add(bin, amount); });
         team_sync();
 
         // This block adds up its share of the bins, the highest of all in the highest rank.
-        const int share = kBins / static_cast<int>(blocks), first = share * static_cast<int>(rank);
+        const int share = kSelectBins / static_cast<int>(blocks), first = share * static_cast<int>(rank);
         std::uint64_t mine = 0;
         for (int bin = threadIdx.x; bin < share; bin += kSelectThreads) {
             std::uint64_t sum = 0;
@@ -491,10 +473,7 @@ class Cluster {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (above < boundary.goal && boundary.goal <= above + amounts[i]) {
-                for (std::uint32_t other = 0; other < blocks; ++other) {
-                    of_team(shared_.found, other)[0] = static_cast<std::uint64_t>(top - i);
-                    of_team(shared_.found, other)[1] = above;
-                }
+                tell(static_cast<std::uint64_t>(top - i), above);
             }
             above += amounts[i];
         }
@@ -508,7 +487,7 @@ class Cluster {
     __device__ __forceinline__ bool among(const Row<T>& row, const Spread& spread, int bin, Amount amount,
                                           std::uint32_t extra_key, std::uint64_t extra, Boundary& boundary) {
         clear_items();
-        row.each_once([&](float value, std::int32_t) {
+        row.each_once([&](float value) {
             if (spread.bin(value) != bin) return;
             const std::uint32_t key = order_key(value);
             if (amount(value, key) != 0) gather(std::uint64_t{key} << 32);
@@ -548,10 +527,7 @@ class Cluster {
                     while (at > 0 && static_cast<std::uint32_t>(items()[at - 1] >> 32) == key) {
                         above -= amount_at(--at);
                     }
-                    for (std::uint32_t other = 0; other < blocks; ++other) {
-                        of_team(shared_.found, other)[0] = key;
-                        of_team(shared_.found, other)[1] = above;
-                    }
+                    tell(key, above);
                 }
                 before += amounts[i];
             }
@@ -574,6 +550,23 @@ class Cluster {
         const std::uint64_t before = sum(of_warp, total);
         return before -
                __shfl_sync(0xffffffffu, warp_before(shared_.of_warp[threadIdx.x % 32]), threadIdx.x / 32);
+    }
+
+    // What the blocks exchanged, each in the lane of its rank; 0 in the others. The next exchange is
+    // elsewhere.
+    __device__ __forceinline__ std::uint64_t of_blocks() {
+        const std::uint32_t lane = threadIdx.x % 32;
+        const std::uint64_t value = lane < blocks ? *of_team(&shared_.of_block[parity_], lane) : 0;
+        parity_ ^= 1;
+        return value;
+    }
+    // For every block, from one thread.
+    __device__ __forceinline__ void tell(std::uint64_t found, std::uint64_t above) {
+#pragma unroll 1
+        for (std::uint32_t other = 0; other < blocks; ++other) {
+            of_team(shared_.found, other)[0] = found;
+            of_team(shared_.found, other)[1] = above;
+        }
     }
 
     SelectShared& shared_;

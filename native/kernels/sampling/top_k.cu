@@ -26,7 +26,7 @@ __device__ __forceinline__ void top_k_row(const TopKParams& p, std::int64_t row_
     Row<T> row(values, p.n);
     row.keep(p.n);
     std::uint32_t highest = 0, lowest = 0;  // that are finite: as keys, and as the complement of one
-    row.each_once([&](float value, std::int32_t) {
+    row.each_once([&](float value) {
         const std::uint32_t key = order_key(value);
         if (!(value - value == 0)) return;
         highest = key > highest ? key : highest;
@@ -42,8 +42,7 @@ __device__ __forceinline__ void top_k_row(const TopKParams& p, std::int64_t row_
     const std::uint64_t ties = boundary.goal - boundary.above;
     cluster.clear_items();
     std::uint64_t ties_of_warp = 0, total;
-    row.each_once(
-        [&](float value, std::int32_t) { ties_of_warp += order_key(value) == boundary.key ? 1 : 0; });
+    row.each_once([&](float value) { ties_of_warp += order_key(value) == boundary.key ? 1 : 0; });
     std::uint64_t tie_rank = cluster.sum(warp_sum(ties_of_warp), total);
     row.each([&](float value, std::int32_t index, bool inside) {
         const std::uint32_t key = order_key(value);
