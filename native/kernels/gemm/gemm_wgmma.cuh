@@ -183,18 +183,21 @@ __device__ __forceinline__ void exchange(unsigned char* received, Barrier& came,
 }
 
 // Adds up what the two warpgroups have summed over their stages: each gives the other its half of the
-// columns.
+// columns, each warp to the one of its number, where that stages c.
 template <class W>
-__device__ __forceinline__ void join(unsigned char* received, int consumer,
+__device__ __forceinline__ void join(unsigned char* staging, int consumer,
                                      const typename W::Sum (&sums)[W::kParts][W::kSums],
                                      typename W::Sum (&own)[W::kParts][W::kOwnSums]) {
     static_assert(W::kOwnSums % 4 == 0);
     using Four = Vector<typename W::Sum, 4>;
     constexpr int kFours = W::kOwnSums / 4;
-    Four* slots = reinterpret_cast<Four*>(received) + threadIdx.x % kWarpgroup;
+    static_assert(W::kParts * kFours * 32 * sizeof(Four) <= W::kStagingBytes);
+    const int warp = threadIdx.x % kWarpgroup / 32, lane = threadIdx.x % 32;
     const auto slot = [&](int owner, int i, int four) -> Four& {
-        return slots[((owner * W::kParts + i) * kFours + four) * kWarpgroup];
+        auto* given = reinterpret_cast<Four*>(staging + (owner * 4 + warp) * W::kStagingBytes);
+        return given[(i * kFours + four) * 32 + lane];
     };
+    if (lane == 0) tma_store_wait<0>();
     named_barrier_sync(kTurnBarrier, kWgmmaConsumers * kWarpgroup);  // what was there has been read
 #pragma unroll
     for (int owner = 0; owner < kWgmmaConsumers; ++owner) {
@@ -444,7 +447,7 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
             }
         }
         Part part = {consumer, at.row + part_row, at.column + part_column,
-                     staging + consumer * W::kStagingBytes};
+                     staging + (consumer * 4 + thread / 32) * W::kStagingBytes};
         const auto store = [&](const typename W::Sum(&own)[W::kParts][W::kOwnSums]) {
             if constexpr (W::kFromRegisters) return store_pairs<W>(p, part, at, own);
             if constexpr (W::kMapsResult) {
@@ -461,7 +464,7 @@ __device__ __forceinline__ void multiply_tiles(const GemmWgmmaParams& p, int con
         };
         if constexpr (W::kDividesK) {
             typename W::Sum own[W::kParts][W::kOwnSums];
-            join<W>(received, consumer, sums, own);
+            join<W>(staging, consumer, sums, own);
             part.column += consumer * W::kOwnColumns;
             store(own);
         } else if constexpr (W::kSplit > 1) {
@@ -480,7 +483,7 @@ template <class W>
 __device__ __forceinline__ void gemm_wgmma(const GemmWgmmaParams& p) {
     extern __shared__ __align__(1024) unsigned char shared[];
     unsigned char* staging = shared + W::kStages * W::kStageBytes;
-    unsigned char* received = staging + kWgmmaConsumers * W::kStagingBytes;
+    unsigned char* received = staging + kWgmmaConsumers * 4 * W::kStagingBytes;
     auto* full = reinterpret_cast<Barrier*>(received + W::kReceivedBytes);
     Barrier* empty = full + W::kStages;
     Barrier* came = empty + W::kStages;

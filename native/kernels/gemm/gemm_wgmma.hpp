@@ -60,7 +60,7 @@ struct WgmmaTile {
     X(64x128, 64, 128, 8, 1, 1, 1, WgmmaTurns::tiles, 1)            \
     X(64x128_split2, 64, 128, 7, 1, 1, 2, WgmmaTurns::none, 1)      \
     X(64x96_split3, 64, 96, 8, 1, 1, 3, WgmmaTurns::none, 1)        \
-    X(64x96_turns, 64, 96, 8, 1, 1, 1, WgmmaTurns::k, 1)            \
+    X(64x96_turns, 64, 96, 10, 1, 1, 1, WgmmaTurns::k, 1)           \
     X(64x64_turns_pair, 64, 64, 12, 2, 1, 1, WgmmaTurns::k, 1)      \
     X(64x80_turns_below4, 64, 80, 10, 4, 1, 1, WgmmaTurns::k, 1)    \
     X(64x48_turns_below4, 64, 48, 12, 4, 1, 1, WgmmaTurns::k, 1)    \
@@ -187,16 +187,21 @@ GPK_HD constexpr int wgmma_part_columns(const WgmmaTile& t) {
     return wgmma_cuts_columns(t) ? t.columns / kWgmmaConsumers : t.columns;
 }
 GPK_HD constexpr int wgmma_stage_bytes(const WgmmaTile& t) { return (t.rows + t.columns) * kWgmmaDepthBytes; }
+// What blocks that share k send to one.
 GPK_HD constexpr int wgmma_received_bytes(const WgmmaTile& t) {
-    return t.turns == WgmmaTurns::k ? t.rows * t.columns * 4
-                                    : (t.split - 1) * t.rows * t.columns * 4 / t.split;
+    return (t.split - 1) * t.rows * t.columns * 4 / t.split;
 }
-// For c on its way: of each warp that multiplies, boxes that take turns.
+// For c on its way: of each warp that multiplies, boxes that take turns. Where consumers divide k, what a
+// warp is given by the other one lies there first.
 GPK_HD constexpr int wgmma_boxes(const WgmmaTile& t) {
     return t.split > 1 || t.turns == WgmmaTurns::k ? 1 : 2;
 }
-GPK_HD constexpr int wgmma_staging_bytes(const WgmmaTile& t) {  // of a warpgroup
-    return 4 * wgmma_boxes(t) * kWgmmaStoreBytes;
+GPK_HD constexpr int wgmma_given_bytes(const WgmmaTile& t) {  // to a warp
+    return t.turns == WgmmaTurns::k ? t.rows * t.columns * 4 / (kWgmmaConsumers * 4) : 0;
+}
+GPK_HD constexpr int wgmma_staging_bytes(const WgmmaTile& t) {  // of a warp
+    const int boxes = wgmma_boxes(t) * kWgmmaStoreBytes, given = wgmma_given_bytes(t);
+    return given > boxes ? given : boxes;
 }
 // Whether there are registers left for an epilogue, beside a consumer's sums.
 GPK_HD constexpr bool wgmma_finishes(const WgmmaTile& t) {
@@ -210,7 +215,7 @@ GPK_HD constexpr bool wgmma_maps_result(const WgmmaTile& t, int itemsize) {
     return wgmma_own_columns(t) * itemsize % 16 == 0;
 }
 GPK_HD constexpr int wgmma_shared_bytes(const WgmmaTile& t) {
-    return t.stages * wgmma_stage_bytes(t) + kWgmmaConsumers * wgmma_staging_bytes(t) +
+    return t.stages * wgmma_stage_bytes(t) + kWgmmaConsumers * 4 * wgmma_staging_bytes(t) +
            wgmma_received_bytes(t) + (2 * t.stages + 1) * 8;
 }
 

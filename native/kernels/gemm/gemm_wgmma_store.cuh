@@ -42,7 +42,7 @@ __device__ __forceinline__ void store_turned_matrices(std::uint32_t to, std::uin
 // One consumer's part of c, from (row, column) on.
 struct Part {
     int consumer, row, column;
-    unsigned char* staging;
+    unsigned char* staging;  // of this warp
 };
 
 // What follows the sums but activations, in the places that wgmma leaves them; the order of the steps is
@@ -198,18 +198,18 @@ __device__ __forceinline__ void store_by_map(const GemmWgmmaParams& p, const Par
                                              const typename W::Sum (&sums)[W::kParts][W::kOwnSums]) {
     constexpr int kWhole = 128 / static_cast<int>(sizeof(typename W::Out)), kRest = W::kOwnColumns % kWhole;
     const int warp = threadIdx.x % kWarpgroup / 32, row = part.row + warp * kWgmmaStoreRows;
-    unsigned char* boxes = part.staging + warp * W::kBoxes * kWgmmaStoreBytes;
     int turn = 0;
 #pragma unroll
     for (int i = 0; i < W::kParts; ++i) {
 #pragma unroll
         for (int first = 0; first + kWhole <= W::kOwnColumns; first += kWhole, ++turn) {
-            store_box<W, kFinish, kWhole>(p, boxes + turn % W::kBoxes * kWgmmaStoreBytes, sums[i] + first / 2,
-                                          finish, i, row + i * 64, part.column + first, at);
+            store_box<W, kFinish, kWhole>(p, part.staging + turn % W::kBoxes * kWgmmaStoreBytes,
+                                          sums[i] + first / 2, finish, i, row + i * 64, part.column + first,
+                                          at);
         }
         if constexpr (kRest > 0) {
             constexpr int kFirst = W::kOwnColumns - kRest;
-            store_box<W, kFinish, kRest>(p, boxes + turn++ % W::kBoxes * kWgmmaStoreBytes,
+            store_box<W, kFinish, kRest>(p, part.staging + turn++ % W::kBoxes * kWgmmaStoreBytes,
                                          sums[i] + kFirst / 2, finish, i, row + i * 64, part.column + kFirst,
                                          at);
         }
@@ -248,18 +248,17 @@ __device__ __forceinline__ void store_turned(const GemmWgmmaParams& p, const Par
                                              const float (&sums)[W::kParts][W::kOwnSums]) {
     constexpr int kWhole = 64, kRest = W::kOwnColumns % kWhole;
     const int warp = threadIdx.x % kWarpgroup / 32, row = part.row + warp * kWgmmaStoreRows;
-    unsigned char* boxes = part.staging + warp * W::kBoxes * kWgmmaStoreBytes;
     int turn = 0;
 #pragma unroll
     for (int i = 0; i < W::kParts; ++i) {
 #pragma unroll
         for (int first = 0; first + kWhole <= W::kOwnColumns; first += kWhole, ++turn) {
-            store_turned_box<W, kWhole>(p.c, boxes + turn % W::kBoxes * kWgmmaStoreBytes, sums[i] + first / 2,
-                                        row + i * 64, part.column + first, at);
+            store_turned_box<W, kWhole>(p.c, part.staging + turn % W::kBoxes * kWgmmaStoreBytes,
+                                        sums[i] + first / 2, row + i * 64, part.column + first, at);
         }
         if constexpr (kRest > 0) {
             constexpr int kFirst = W::kOwnColumns - kRest;
-            store_turned_box<W, kRest>(p.c_rest, boxes + turn++ % W::kBoxes * kWgmmaStoreBytes,
+            store_turned_box<W, kRest>(p.c_rest, part.staging + turn++ % W::kBoxes * kWgmmaStoreBytes,
                                        sums[i] + kFirst / 2, row + i * 64, part.column + kFirst, at);
         }
     }
@@ -378,7 +377,7 @@ __device__ __forceinline__ void store_rows(const GemmWgmmaParams& p, const Part&
     Out* c = static_cast<Out*>(g.c) + at.batch[0] * batch_stride(g.c_batch, g.batch_rank, 0) +
              at.batch[1] * batch_stride(g.c_batch, g.batch_rank, 1);
     // 16-byte pieces of a row of 128 bytes, permuted as the copy engine's widest swizzle does.
-    unsigned char* box = part.staging + warp * W::kBoxes * kWgmmaStoreBytes;
+    unsigned char* box = part.staging;
     const auto piece = [&](int row, int index) { return box + row * 128 + (index ^ row % 8) * 16; };
     struct Line {
         int y, x;

@@ -50,7 +50,7 @@ struct Wgmma {
     static constexpr int kOwnSums = wgmma_own_columns(kTile) / 2;  // of those that it stores
     static constexpr int kOwnColumns = wgmma_own_columns(kTile);
     static constexpr int kABytes = kRows * kWgmmaDepthBytes, kStageBytes = wgmma_stage_bytes(kTile);
-    static constexpr int kStagingBytes = wgmma_staging_bytes(kTile);  // of a consumer
+    static constexpr int kStagingBytes = wgmma_staging_bytes(kTile);  // of a warp
     static constexpr int kBoxes = wgmma_boxes(kTile);                 // of a warp, in it
     static constexpr bool kFinishes = wgmma_finishes(kTile) && std::is_same_v<Sum, float>;
     static constexpr bool kMapsResult = wgmma_maps_result(kTile, sizeof(Out));
