@@ -194,8 +194,8 @@ void launch_dequantize(const QuantizedWeight& weight, const Array* ids, std::int
     const Array& offsets = weight.offsets.defined() ? weight.offsets : weight.scales;
     const Array& global = weight.global.defined() ? weight.global : weight.scales;
     launch(kernels::dequantize(out.dtype()),
-           streaming_grid(weight.data.device(), rows * ((weight.k + 7) / 8)), params,
-           {.flops = 2 * static_cast<double>(out.size()), .bytes = static_cast<double>(out.nbytes())},
+           kernels::dequantize_config(params, current_stream(weight.data.device())->multiprocessors()),
+           params, {.flops = 2 * static_cast<double>(out.size()), .bytes = static_cast<double>(out.nbytes())},
            {&weight.data, &weight.scales, &offsets, &global, ids != nullptr ? ids : &weight.scales}, {&out});
 }
 

@@ -46,53 +46,80 @@ __device__ __forceinline__ void codes_of(const QuantizeParams& p) {
     }
 }
 
-// Eight weights of a row: they lie together, and share a scale.
-template <QuantFormat kFormat>
-__device__ __forceinline__ void eight_of(const QuantLayout& w, std::int64_t row, std::int64_t column,
-                                         float (&values)[8]) {
+// Eight weights of each of some rows: they lie together, and share a scale. All loads go before the first
+// use; groups are powers of two, since divisions took most of the time.
+template <QuantFormat kFormat, class T>
+__device__ __forceinline__ void eights_of(const DequantizeParams& p, std::int64_t first,
+                                          std::int64_t column) {
     constexpr int kBits = quant_bits(kFormat), kStep = quant_step(kFormat);
-    const int within = static_cast<int>(column % kStep);
-    const auto* chunk = static_cast<const unsigned char*>(w.data) +
-                        quant_chunk(row, column / kStep, within % 32 / 8, quant_steps(kFormat, w.k)) +
-                        within / 32 * kBits;
-    std::uint32_t words[2] = {};
-    memcpy(words, chunk, kBits);  // 8 codes
-    const float scale = quant_scale(w, row, column), offset = quant_offset(w, row, column);
-    const bool has_offset = w.offsets != nullptr;
+    const QuantLayout& w = p.w;
+    const std::int64_t steps = quant_steps(kFormat, w.k);
+    const int within = static_cast<int>(column % kStep), shift = 31 - __clz(static_cast<int>(w.group));
+    const bool has_offsets = w.offsets != nullptr;
+    std::uint32_t words[kDequantizeRows][2];
+    float scales[kDequantizeRows], offsets[kDequantizeRows];
+    bool there[kDequantizeRows];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-        constexpr std::uint32_t kMask = (1u << kBits) - 1;
-        const int bit = quant_bit(kBits, 0, i);
-        const float scaled =
-            quant_number(kFormat, words[bit / 32] >> (bit % 32) & kMask, has_offset ? 0 : 8) * scale;
-        values[i] = has_offset ? scaled + offset : scaled;
+    for (int j = 0; j < kDequantizeRows; ++j) {
+        const std::int64_t to = first + j;
+        const std::int64_t row = to >= p.rows ? -1 : p.ids != nullptr ? p.ids[to] : p.first_row + to;
+        there[j] = row >= 0 && row < w.n;
+        words[j][0] = words[j][1] = 0;
+        scales[j] = offsets[j] = 0;
+        if (!there[j]) continue;
+        const char* codes = static_cast<const char*>(w.data) +
+                            quant_chunk(row, column / kStep, within % 32 / 8, steps) + within / 32 * kBits;
+        words[j][0] = *reinterpret_cast<const std::uint32_t*>(codes);
+        if (kBits == 8) words[j][1] = *reinterpret_cast<const std::uint32_t*>(codes + 4);
+        if constexpr (kFormat == QuantFormat::nvfp4) {
+            scales[j] = convert<float>(static_cast<const float8_e4m3*>(
+                            w.scales)[nvfp4_scale(row, column / kNvfp4Block, steps)]) *
+                        *w.global;
+        } else {
+            const std::int64_t at =
+                w.group == 0 ? row : quant_group_place(row, column >> shift, steps * kStep >> shift);
+            scales[j] = static_cast<const float*>(w.scales)[at];
+            if (has_offsets) offsets[j] = w.offsets[at];
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < kDequantizeRows; ++j) {
+        if (first + j >= p.rows) return;
+        Vector<T, 8> out;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            constexpr std::uint32_t kMask = (1u << kBits) - 1;
+            const int bit = quant_bit(kBits, 0, i);
+            const float scaled =
+                quant_number(kFormat, words[j][bit / 32] >> (bit % 32) & kMask, has_offsets ? 0 : 8) *
+                scales[j];
+            out.values[i] = convert<T>(!there[j] ? 0.0f : has_offsets ? scaled + offsets[j] : scaled);
+        }
+        T* at = static_cast<T*>(p.out) + (first + j) * w.k + column;
+        if (w.k % 8 == 0) {
+            *reinterpret_cast<Vector<T, 8>*>(at) = out;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                if (column + i < w.k) at[i] = out.values[i];
+            }
+        }
     }
 }
 
 template <class T>
 __device__ __forceinline__ void weights_of(const DequantizeParams& p) {
     wait_for_predecessor();
-    const std::int64_t eights = (p.w.k + 7) / 8;
-    for (std::int64_t i = global_thread(); i < p.rows * eights; i += grid_threads()) {
-        const std::int64_t to = i / eights, first = i % eights * 8;
-        const std::int64_t row = p.ids != nullptr ? p.ids[to] : p.first_row + to;
-        Vector<T, 8> out;
-        float values[8] = {};
-        if (row >= 0 && row < p.w.n) {
-            switch (p.w.format) {
-                case QuantFormat::int8: eight_of<QuantFormat::int8>(p.w, row, first, values); break;
-                case QuantFormat::int4: eight_of<QuantFormat::int4>(p.w, row, first, values); break;
-                case QuantFormat::fp8: eight_of<QuantFormat::fp8>(p.w, row, first, values); break;
-                case QuantFormat::nvfp4: eight_of<QuantFormat::nvfp4>(p.w, row, first, values); break;
-            }
-        }
-#pragma unroll
-        for (int e = 0; e < 8; ++e) out.values[e] = convert<T>(values[e]);
-        T* at = static_cast<T*>(p.out) + to * p.w.k + first;
-        if (p.w.k % 8 == 0) {
-            *reinterpret_cast<Vector<T, 8>*>(at) = out;
-        } else {
-            for (int e = 0; e < 8 && first + e < p.w.k; ++e) at[e] = out.values[e];
+    const std::int64_t column = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8;
+    if (column >= p.w.k) return;
+    const std::int64_t step = std::int64_t{gridDim.y} * blockDim.y * kDequantizeRows;
+    std::int64_t first = (std::int64_t{blockIdx.y} * blockDim.y + threadIdx.y) * kDequantizeRows;
+    for (; first < p.rows; first += step) {
+        switch (p.w.format) {
+            case QuantFormat::int8: eights_of<QuantFormat::int8, T>(p, first, column); break;
+            case QuantFormat::int4: eights_of<QuantFormat::int4, T>(p, first, column); break;
+            case QuantFormat::fp8: eights_of<QuantFormat::fp8, T>(p, first, column); break;
+            case QuantFormat::nvfp4: eights_of<QuantFormat::nvfp4, T>(p, first, column); break;
         }
     }
 }
@@ -108,7 +135,7 @@ __device__ __forceinline__ void weights_of(const DequantizeParams& p) {
         quantize_codes_##suffix(const __grid_constant__ QuantizeParams p) {  \
         codes_of<T>(p);                                                      \
     }                                                                        \
-    extern "C" __global__ void __launch_bounds__(kQuantizeThreads)           \
+    extern "C" __global__ void __launch_bounds__(kQuantizeThreads, 3)        \
         dequantize_##suffix(const __grid_constant__ DequantizeParams p) {    \
         weights_of<T>(p);                                                    \
     }

@@ -2,6 +2,9 @@
 // bfloat16. dequantize: back, or a part of its rows.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+
 #include "base/dtype.hpp"
 #include "kernels/gemm/quantized.hpp"
 #include "runtime/kernel.hpp"
@@ -23,9 +26,25 @@ struct DequantizeParams {
 
 const Kernel& quantize_scales(DType dtype);  // a warp for each row and group of it; padding rows too
 const Kernel& quantize_codes(DType dtype);   // a thread for each 16 bytes of data
-const Kernel& dequantize(DType dtype);       // a thread for each 8 weights of these rows
+const Kernel& dequantize(DType dtype);       // runs as dequantize_config() says
 
 inline constexpr int kQuantizeThreads = 256;
+
+inline constexpr int kDequantizeRows = 4;  // of a thread at a time, of eight weights each
+
+// Blocks of threads (along a row, rows).
+inline LaunchConfig dequantize_config(const DequantizeParams& p, int multiprocessors) {
+    constexpr std::int64_t kThreads = kQuantizeThreads, kBlocksPerMultiprocessor = 32, kMostGrid = 65535;
+    const std::int64_t eights = (p.w.k + 7) / 8;
+    const auto width = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(eights)));
+    const std::int64_t x = std::min(width, kThreads), y = kThreads / x, rows = y * kDequantizeRows;
+    const std::int64_t across = (eights + x - 1) / x, down = (p.rows + rows - 1) / rows;
+    const std::int64_t most =
+        std::clamp<std::int64_t>(kBlocksPerMultiprocessor * multiprocessors / across, 1, kMostGrid);
+    return {.grid = {static_cast<std::uint32_t>(across),
+                     static_cast<std::uint32_t>(std::clamp<std::int64_t>(down, 1, most))},
+            .block = {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(y)}};
+}
 
 // Weights along k that share a scale.
 GPK_HD constexpr std::int64_t quant_scale_length(const QuantLayout& w) {
