@@ -86,11 +86,8 @@ std::int64_t parts_of_k(const GemmVariant& v, const GemmProblem& p) {
 
 int blocks_of(const WgmmaTile& tile) { return tile.below * tile.beside * tile.split; }
 
-// Clusters of more than two find a place less often: GPCs have a number of multiprocessors that they do not
-// divide. On an H200 39 of three or 30 of four run at a time; 40 and 32 take twice as long.
-int clusters_at_once(const WgmmaTile& tile, int multiprocessors) {
-    const int blocks = blocks_of(tile), lost = blocks <= 2 ? 0 : multiprocessors / (blocks % 2 == 0 ? 11 : 9);
-    return std::max((multiprocessors - lost) * tile.per_sm / blocks, 1);
+int tiles_at_once(const WgmmaTile& tile, int multiprocessors) {
+    return clusters_at_once(blocks_of(tile), multiprocessors) * tile.per_sm;
 }
 
 // What a multiprocessor of an H200 needs for a tile's 128 bytes of k: its tensor cores for the products, or
@@ -172,7 +169,7 @@ double wgmma_us(const GemmVariant& variant, const GemmProblem& p, int multiproce
         (m * k + k * n + m * n) * static_cast<double>(p.batches) * size / kMemoryBytesPerUs;
     const double traffic_us =
         parts * static_cast<double>(part.rows + part.columns) * k * size / kTrafficBytesPerUs;
-    const double at_once = clusters_at_once(tile, multiprocessors), waves = std::ceil(parts / at_once);
+    const double at_once = tiles_at_once(tile, multiprocessors), waves = std::ceil(parts / at_once);
     // Who has nothing left in the last wave leaves memory idle.
     const double uneven = waves > 1 ? 1 + kUneven * (waves * at_once / parts - 1) : 1;
     const auto depth = static_cast<double>(ceil_div(parts_of_k(variant, p), tile.split));
@@ -193,7 +190,7 @@ LaunchConfig wgmma_config(const GemmVariant& variant, const GemmProblem& p, int 
     const int blocks = blocks_of(tile);
     // Those that share a tile's k make one tile and end; others stay.
     std::int64_t clusters = parts_of(p, wgmma_part(variant, {}));
-    if (tile.split == 1) clusters = std::min<std::int64_t>(clusters, clusters_at_once(tile, multiprocessors));
+    if (tile.split == 1) clusters = std::min<std::int64_t>(clusters, tiles_at_once(tile, multiprocessors));
     return {.grid = {static_cast<std::uint32_t>(clusters * blocks)},
             .block = {kWgmmaThreads},
             .shared_bytes = static_cast<std::uint32_t>(wgmma_shared_bytes(tile)),

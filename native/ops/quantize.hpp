@@ -57,8 +57,8 @@ Array dequantize(const QuantizedWeight& weight, DType dtype, std::int64_t first,
 void dequantize_into(const QuantizedWeight& weight, const Array& out);
 
 // x @ weight.T + bias: x (..., k) of float32, float16 or bfloat16, bias (n,). The result has x's dtype, or
-// float32 where asked for. Up to 16 rows multiply by codes that become numbers in registers; more by parts of
-// the dequantised weight, which is rounded to x's dtype. `out` may be any array of the result.
+// float32 where asked for. Few rows multiply by codes that become numbers in registers; many by parts of the
+// dequantised weight. From 17 rows on it may be rounded to x's dtype. `out` may be any array of the result.
 Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias = nullptr,
              std::optional<DType> dtype = std::nullopt, const Array* out = nullptr);
 

@@ -36,7 +36,7 @@ def test_decoding_and_loading_run(tmp_path, monkeypatch):
     path = tmp_path / "record.json"
     assert command.main(["--quick", "--decode", "Qwen2.5-7B", "--load", "--save", str(path)]) == 0
     rows = {row["name"]: row for row in json.loads(path.read_text())["rows"]}
-    assert sum(name.startswith("decode") for name in rows) == 9
+    assert sum(name.startswith("decode") for name in rows) == 11
     assert sum(name.startswith("prefill") for name in rows) == 1
     assert all(row["value"] > 0 for row in rows.values())
     assert rows["load 4 GB safetensors"]["error"] == 0

@@ -30,11 +30,12 @@ __device__ __forceinline__ void bulk_expect(std::uint32_t barrier, std::uint32_t
                  : "memory");
 }
 __device__ __forceinline__ void bulk_load(std::uint32_t to, const void* from, std::uint32_t bytes,
-                                          std::uint32_t barrier) {
+                                          std::uint32_t barrier,
+                                          CachePolicy policy = CachePolicy::evict_first) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
         "[%3], %4;" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier), "l"(static_cast<std::uint64_t>(CachePolicy::evict_first))
+        "l"(from), "r"(bytes), "r"(barrier), "l"(static_cast<std::uint64_t>(policy))
         : "memory");
 }
 __device__ __forceinline__ void bulk_load_box(std::uint32_t to, const TensorMap& map, std::uint32_t barrier,

@@ -166,12 +166,15 @@ def _measure_shape(name: str, limits: Limits, dtype: str, quick: bool) -> Iterat
         with random_models.make(name, dtype, max_length=2304, quantize=format) as model:
             rates, _ = _rates(model, prompts[0], tokens)
             row = _row(f"decode {name} shape {format}, batch 1", rates)
-            told = [_tell(model, prompts[0], steps)]
+            rows = [(row, [_tell(model, prompts[0], steps)])]
+            rates = _batch_rates(model, prompts, tokens // 2)
+            many = _row(f"decode {name} shape {format}, batch {len(prompts)}", rates)
+            rows.append((many, _tell_batch(model, prompts, steps)))
         row.ratios = {f"own {dtype}": row.value / own.value}
         row.goal, row.met = f">= {goal:g} of own {dtype}", row.value / own.value >= goal
-        make = functools.partial(random_models.make, name, "float32", quantize=format, weights=dtype)
-        _judge([(row, told)], make)
-        yield row
+        many.ratios = {"batch 1": many.value / row.value}
+        _judge(rows, functools.partial(random_models.make, name, "float32", quantize=format, weights=dtype))
+        yield from (row for row, _ in rows)
     yield from _speculate(name, dtype, quick)
 
 

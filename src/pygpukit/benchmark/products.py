@@ -184,7 +184,7 @@ def _weight_only(each: shapes.Product, weight: Quantized) -> Case:
         moved=each.n * each.k * weight.bits / 8 + 2.0 * each.m * (each.k + each.n),
         memory_limit="read",
         own={"own bfloat16": lambda x, w: gp.matmul(x, w.T)},
-        goals=(Goal("own bfloat16", weight.bound),) if weight.bound is not None else (),
+        goals=(Goal("own bfloat16", weight.bound),) if weight.bound is not None and each.m == 1 else (),
         needs="nn.quantize",
         prepare=weight.prepare,
         referred=weight.referred,
@@ -198,5 +198,6 @@ def decode(quick: bool, on_gpu: bool) -> Iterator[Case]:
             goals = (Goal("limit", 0.9),) if each.n * each.k * 2 >= 50e6 else ()
             yield _linear("gemv", each, goals, "read")
     for each in shapes.DECODE[:1] if on_gpu and not quick else shapes.DECODE[-4:-3]:
-        for weight in QUANTIZED:
-            yield _weight_only(each, weight)
+        for rows in (1, 64):
+            for weight in QUANTIZED:
+                yield _weight_only(each._replace(m=rows), weight)
