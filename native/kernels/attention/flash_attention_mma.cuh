@@ -162,7 +162,7 @@ struct FlashMmaBlock {
             for (int m = 0; m < kGroups; ++m) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    weight[m][i] = pack<T>(score[m][8 * step + 2 * i], score[m][8 * step + 2 * i + 1]);
+                    weight[m][i] = pack_pair<T>(score[m][8 * step + 2 * i], score[m][8 * step + 2 * i + 1]);
                 }
             }
 #pragma unroll

@@ -10,6 +10,7 @@
 
 #include "kernels/attention/flash_attention.hpp"
 #include "kernels/device.cuh"
+#include "kernels/pairs.cuh"
 
 namespace gpk::kernels {
 
@@ -17,16 +18,6 @@ __device__ __forceinline__ float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-}
-template <class T>
-__device__ __forceinline__ std::uint32_t pack(float low, float high) {
-    std::uint32_t bits;
-    if constexpr (std::is_same_v<T, bfloat16>) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    } else {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
-    }
-    return bits;
 }
 // Four numbers, the first in the lowest byte; what is too large becomes the largest.
 __device__ __forceinline__ std::uint32_t pack_e4m3(float a, float b, float c, float d) {
@@ -172,7 +163,7 @@ struct FlashRows {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) {
                     const int at = (4 * i + j) * 4 + 2 * r;
-                    x[j] = gpk::kernels::pack<Out>(acc[at] * inverse, acc[at + 1] * inverse);
+                    x[j] = gpk::kernels::pack_pair<Out>(acc[at] * inverse, acc[at + 1] * inverse);
                 }
 #pragma unroll
                 for (int step = 1; step <= 2; step *= 2) {
@@ -202,7 +193,7 @@ struct FlashRows {
         if constexpr (kFloat8) {
             return pack_e4m3(x[0], x[1], x[2], x[3]);
         } else {
-            return gpk::kernels::pack<Element>(x[0], x[1]);
+            return gpk::kernels::pack_pair<Element>(x[0], x[1]);
         }
     }
     // x of each score of the block becomes made(x, row of the tile, key).

@@ -52,7 +52,7 @@ struct DecodeHead {
 #pragma unroll
         for (int w = 0; w < kWords; ++w) {
             const std::uint32_t two = receive(words + thread_index() % 32 + 32 * w, epoch);
-            const float2 both = unpack_two<T>(two);
+            const float2 both = unpack_pair<T>(two);
             e[w][0] = both.x, e[w][1] = both.y;
         }
     }
@@ -93,7 +93,7 @@ struct DecodeHead {
     template <class Put>
     __device__ __forceinline__ void put(Put to) const {
 #pragma unroll
-        for (int w = 0; w < kWords; ++w) to(thread_index() % 32 + 32 * w, pack_two<T>(e[w][0], e[w][1]));
+        for (int w = 0; w < kWords; ++w) to(thread_index() % 32 + 32 * w, pack_pair<T>(e[w][0], e[w][1]));
     }
 };
 
@@ -211,8 +211,8 @@ struct DecodeAttention {
                 sum[i % 2] += weight;
                 scores[s][i] = weight;
             }
-            const std::uint32_t b0 = transpose(pack_two<T>(scores[s][0], scores[s][1]));
-            const std::uint32_t b1 = transpose(pack_two<T>(scores[s][2], scores[s][3]));
+            const std::uint32_t b0 = transpose(pack_pair<T>(scores[s][0], scores[s][1]));
+            const std::uint32_t b1 = transpose(pack_pair<T>(scores[s][2], scores[s][3]));
 #pragma unroll
             for (int tile = 0; tile < kAccTiles; ++tile) {  // elements d and d + 1, d = 64 c + 8 g + 2 i
                 const int c = tile / 4, i = tile % 4;
@@ -319,7 +319,7 @@ __device__ __forceinline__ void join_splits(const DecodeStepParams& p, const Tex
                 high = high * keep + __uint_as_float(words[s].payload().y) * take;
             }
         }
-        text.publish_attended(unit, head, d, pack_two<T>(low / sum, high / sum), epoch);
+        text.publish_attended(unit, head, d, pack_pair<T>(low / sum, high / sum), epoch);
     }
 }
 
@@ -404,7 +404,7 @@ __device__ __forceinline__ void decode_attend(const DecodeStepParams& p, const D
             }
             const int of = first_head + h;
             if (unit.splits == 1) {
-                text.publish_attended(unit, of, d, pack_two<T>(low / sum, high / sum), epoch);
+                text.publish_attended(unit, of, d, pack_pair<T>(low / sum, high / sum), epoch);
                 continue;
             }
             std::uint64_t* to =

@@ -143,7 +143,7 @@ struct DecodeSink {
     int ups;
     GluOp glu;
     __device__ __forceinline__ void publish_two(int row, float first, float second) const {
-        publish(words + row / 2, pack_two<T>(first, second), now);
+        publish(words + row / 2, pack_pair<T>(first, second), now);
     }
 };
 
@@ -231,7 +231,7 @@ struct DecodeStepOrder {
         float four[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e) four[e] = dequantized(table, token, 4 * j + e);
-        return {pack_two<T>(four[0], four[1]), pack_two<T>(four[2], four[3])};
+        return {pack_pair<T>(four[0], four[1]), pack_pair<T>(four[2], four[3])};
     }
     // The layer's vector, which `part` normalises: the residual sums that its product is added to.
     __device__ __forceinline__ float take_hidden(int i, DecodePart part, T* to, std::uint32_t now) {

@@ -79,7 +79,7 @@ struct DecodeDigitsWriter {
         const std::uint32_t two = larger_halves(larger_halves(eight.x & kAbsolute, eight.y & kAbsolute),
                                                 larger_halves(eight.z & kAbsolute, eight.w & kAbsolute));
         const std::uint32_t largest = __reduce_max_sync(0xffffffffu, max(two & 0xffffu, two >> 16));
-        const std::uint32_t exponent = max(29u, __float_as_uint(unpack_two<T>(largest).x) >> 23);
+        const std::uint32_t exponent = max(29u, __float_as_uint(unpack_pair<T>(largest).x) >> 23);
         // 2^20 over the largest one's power of two: so x is below 2^21.
         const float scale = __uint_as_float((274 - exponent) << 23);
         const float high_scale = to.four_bits ? scale * 0.0625f : scale;
@@ -90,7 +90,7 @@ struct DecodeDigitsWriter {
         std::uint32_t x[8];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const float2 both = unpack_two<T>(pairs[i]);
+            const float2 both = unpack_pair<T>(pairs[i]);
             const float by = i < 2 ? scale : high_scale;
             x[2 * i] = __float_as_uint(fmaf(both.x, by, kRound));
             x[2 * i + 1] = __float_as_uint(fmaf(both.y, by, kRound));

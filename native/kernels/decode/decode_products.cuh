@@ -13,6 +13,7 @@
 #include "kernels/decode/decode_exchange.cuh"
 #include "kernels/gemm/gate.cuh"
 #include "kernels/gemm/gemv_bulk.cuh"
+#include "kernels/pairs.cuh"
 #include "kernels/wgmma.cuh"
 
 namespace gpk::kernels {
@@ -36,44 +37,22 @@ struct DecodeRing {
 };
 
 template <class T>
-__device__ __forceinline__ std::uint32_t pack_two(float low, float high) {
-    std::uint32_t two;
-    if constexpr (std::is_same_v<T, bfloat16>) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
-    } else {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
-    }
-    return two;
-}
-template <class T>
-__device__ __forceinline__ float2 unpack_two(std::uint32_t two) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-        return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
-    } else {
-        float2 both;
-        asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.f32.f16 %0, l;\ncvt.f32.f16 %1, h;\n}\n"
-            : "=f"(both.x), "=f"(both.y)
-            : "r"(two));
-        return both;
-    }
-}
-template <class T>
 __device__ __forceinline__ float add_squares(float sum, uint2 four) {
-    const float2 a = unpack_two<T>(four.x), b = unpack_two<T>(four.y);
+    const float2 a = unpack_pair<T>(four.x), b = unpack_pair<T>(four.y);
     return fmaf(b.y, b.y, fmaf(b.x, b.x, fmaf(a.y, a.y, fmaf(a.x, a.x, sum))));
 }
 // Four elements times `scale`, each times its weight.
 template <class T>
 __device__ __forceinline__ uint2 scaled_four(uint2 four, uint2 weights, float scale) {
     const auto scaled = [&](std::uint32_t two, std::uint32_t by_two) {
-        const float2 v = unpack_two<T>(two), by = unpack_two<T>(by_two);
-        return pack_two<T>(v.x * scale * by.x, v.y * scale * by.y);
+        const float2 v = unpack_pair<T>(two), by = unpack_pair<T>(by_two);
+        return pack_pair<T>(v.x * scale * by.x, v.y * scale * by.y);
     };
     return {scaled(four.x, weights.x), scaled(four.y, weights.y)};
 }
 template <class T>
 __device__ __forceinline__ float rounded(float value) {
-    return unpack_two<T>(pack_two<T>(value, 0.0f)).x;
+    return unpack_pair<T>(pack_pair<T>(value, 0.0f)).x;
 }
 
 // Two rows, from 2 i on, of a vector, or zeros where there is none.

@@ -117,7 +117,7 @@ struct DecodeStepKernel {
     __device__ __forceinline__ void publish_pair(std::int64_t words, int row, float first, float second,
                                                  std::uint32_t now) const {
         if (thread_index() % 32 == 0)
-            publish(opaque_pointer(p.exchange) + words + row / 2, pack_two<T>(first, second), now);
+            publish(opaque_pointer(p.exchange) + words + row / 2, pack_pair<T>(first, second), now);
     }
 
     __device__ __forceinline__ void compute_layer(int i) {

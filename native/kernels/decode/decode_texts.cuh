@@ -334,10 +334,10 @@ struct DecodeTextsKernel {
 #pragma unroll 1
             for (int i = 0; i < 2; ++i) sum = {sum.y, gated<T>(step.glu, sum.x, up.x)}, up.x = up.y;
         } else if (turn != TextsTurn::qkv) {
-            const float2 mine = unpack_two<T>(own[(row / 2 - shared.own.first) * kDecodeTexts + text]);
+            const float2 mine = unpack_pair<T>(own[(row / 2 - shared.own.first) * kDecodeTexts + text]);
             sum.x = mine.x + rounded<T>(sum.x), sum.y = mine.y + rounded<T>(sum.y);
         }
-        const std::uint32_t two = pack_two<T>(sum.x, sum.y);
+        const std::uint32_t two = pack_pair<T>(sum.x, sum.y);
         if (turn == TextsTurn::qkv) {
             publish(opaque_pointer(step.exchange) + step.at.qkv + text * decode_texts_qkv(step, D) + row / 2,
                     two, now);

@@ -5,6 +5,7 @@
 
 #include "kernels/gemm/gemm_codes.hpp"
 #include "kernels/gemm/gemv_bulk_copies.cuh"
+#include "kernels/pairs.cuh"
 #include "kernels/wgmma.cuh"
 
 namespace gpk::kernels {
@@ -34,23 +35,6 @@ __device__ __forceinline__ void arrange_rows(const ArrangeRowsParams& p) {
         T* to = static_cast<T*>(p.out) + arranged_place(row, 32 * unit + 2 * pair, stages);
         *reinterpret_cast<uint4*>(to) = {pairs[0][pair], pairs[1][pair], pairs[2][pair], pairs[3][pair]};
     }
-}
-
-// Two numbers of bfloat16 as float32.
-__device__ __forceinline__ void widen_pair(std::uint32_t pair, float (&to)[2]) {
-    to[0] = __uint_as_float(pair << 16);
-    to[1] = __uint_as_float(pair & 0xffff0000u);
-}
-
-template <class T>
-__device__ __forceinline__ std::uint32_t narrow_pair(float low, float high) {
-    std::uint32_t pair;
-    if constexpr (kIsBfloat<T>) {
-        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    } else {
-        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    }
-    return pair;
 }
 
 // What the blocks of a cluster share.
@@ -147,9 +131,8 @@ struct GemmCodes {
                         : 0.0f;
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    float two[2];
-                    widen_pair(pairs[h][i], two);
-                    pairs[h][i] = narrow_pair<T>(fmaf(two[0], scale, offset), fmaf(two[1], scale, offset));
+                    const float2 two = unpack_pair<bfloat16>(pairs[h][i]);
+                    pairs[h][i] = pack_pair<T>(fmaf(two.x, scale, offset), fmaf(two.y, scale, offset));
                 }
             }
         }
