@@ -85,12 +85,11 @@ void bind_quantize(nb::module_& m) {
         nb::arg("dtype").none() = nb::none(), nb::arg("out").none() = nb::none(),
         "x @ weight.T + bias with a QuantizedWeight (n, k): x (..., k) of float32, float16 or bfloat16, bias "
         "(n,).\n\n"
-        "Few rows multiply with the codes, which become numbers in registers: up to 256 on SM 90, 48 on "
-        "other\n"
-        "GPUs (of float32 16), 24 on the host; more rows with parts of the dequantised weight. From 17 rows\n"
-        "on the weight may be rounded to x's dtype. Sums are float32; the result has x's dtype, or float32 "
-        "by\n"
-        "dtype=. Raises InvalidValueError where shapes do not fit, InvalidTypeError for other dtypes.");
+        "Few rows multiply with the codes, which become numbers in registers (up to 256 on SM 90, 48\n"
+        "on other GPUs, of float32 16, and 24 on the host); more with parts of the dequantised weight.\n"
+        "From 17 rows on the weight may be rounded to x's dtype. Sums are float32; the result has x's\n"
+        "dtype, or float32 by dtype=. Raises InvalidValueError where shapes do not fit,\n"
+        "InvalidTypeError for other dtypes.");
 }
 
 }  // namespace gpk::python
