@@ -23,6 +23,9 @@ def test_the_same_seed_gives_the_same_text(model):
     assert first == list(model.stream_tokens([5, 6, 7], seed=1, **arguments))
     others = [list(model.stream_tokens([5, 6, 7], seed=seed, **arguments)) for seed in range(2, 6)]
     assert all(other != first for other in others)
+    for seed in (2**64, 1 - 2**64):  # not those of 0 and 1
+        with pytest.raises(gp.InvalidValueError, match=r"'seed': expected a whole number of 64 bits"):
+            model.stream_tokens([5, 6, 7], seed=seed, **arguments)
     unseeded = {tuple(model.stream_tokens([5, 6, 7], **arguments)) for _ in range(3)}
     assert len(unseeded) == 3
 

@@ -65,7 +65,8 @@ def checked(call: str, argument: str, value: Any, kind: Callable[[Any], Any], ex
         raise InvalidTypeError(
             f"{call}: argument '{argument}': expected {expected}, got {type(value).__name__}"
         )
-    if kind is int and argument != "seed" and not -(2**63) <= number < 2**63:
+    most = 2**64 if argument == "seed" else 2**63  # a seed's bits count, with a sign or without
+    if kind is int and not -(2**63) <= number < most:
         raise InvalidValueError(
             f"{call}: argument '{argument}': expected {expected} of 64 bits, got {number}"
         )
