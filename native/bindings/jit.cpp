@@ -191,13 +191,24 @@ class PyKernel {
         return out;
     }
 
+    std::uint32_t read_bytes(const char* argument, nb::handle value) const {
+        const Dims bytes = read_dims(signature().name.c_str(), argument, value);
+        if (bytes.size() != 1 || bytes[0] < 0 || bytes[0] > UINT32_MAX) {
+            throw error(ErrorKind::value, {.call = signature().text(),
+                                           .argument = argument,
+                                           .expected = "a number of bytes from 0 to 2**32 - 1",
+                                           .got = to_string(bytes)});
+        }
+        return static_cast<std::uint32_t>(bytes[0]);
+    }
+
     LaunchConfig configure(const Call& call) const {
         LaunchConfig config;
         config.block = call.option(LaunchOption::block).is_none()
                            ? Dim3{threads_}
                            : read_dim3("block", call.option(LaunchOption::block));
         if (const nb::handle bytes = call.option(LaunchOption::shared_bytes); !bytes.is_none()) {
-            config.shared_bytes = read_dim3("shared_bytes", bytes).x;
+            config.shared_bytes = read_bytes("shared_bytes", bytes);
         }
         if (!call.option(LaunchOption::grid).is_none()) {
             config.grid = read_dim3("grid", call.option(LaunchOption::grid));

@@ -232,6 +232,8 @@ def test_wrong_arguments(scale):
         (gp.InvalidValueError, "argument 'grid'", lambda: scale(x, 1.0, 1, grid=(-5,))),
         (gp.InvalidValueError, "argument 'grid'", lambda: scale(x, 1.0, 1, grid=())),
         (gp.InvalidValueError, "argument 'shared_bytes'", lambda: scale(x, 1.0, 1, shared_bytes=1 << 30)),
+        (gp.InvalidValueError, "expected a number of bytes", lambda: scale(x, 1.0, 1, shared_bytes=-1)),
+        (gp.InvalidValueError, "expected a number of bytes", lambda: scale(x, 1.0, 1, shared_bytes=(1, 2))),
     ]
     for kind, message, call in cases:
         with pytest.raises(kind, match=f"{signature}.*{message}"):
