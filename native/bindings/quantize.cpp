@@ -50,22 +50,22 @@ void bind_quantize(nb::module_& m) {
         });
     m.def(
         "quantize",
-        [](const Array& weight, const std::string& format, std::int64_t group, bool zero_points,
-           bool per_tensor) {
+        [](const Array& weight, const std::string& format, std::optional<std::int64_t> group,
+           bool zero_points, bool per_tensor) {
             const QuantFormat wanted = ops::quant_format_from_name(format);
             const ops::QuantizeOptions options{
                 .group = group, .zero_points = zero_points, .per_tensor = per_tensor};
             return run_on(weight.device(), [&] { return ops::quantize(weight, wanted, options); });
         },
-        nb::arg("weight"), nb::arg("format"), nb::kw_only(), nb::arg("group") = 128,
+        nb::arg("weight"), nb::arg("format"), nb::kw_only(), nb::arg("group").none() = nb::none(),
         nb::arg("zero_points") = false, nb::arg("per_tensor") = false,
         "A weight (n, k) of float32, float16 or bfloat16 in fewer bits, made on its device. Each value goes "
         "to the\n"
         "nearest that its scale allows, ties to even:\n\n"
         "  int8   scale = max |w| / 127 of the row\n"
-        "  int4   scale = max |w| / 7 of a group of 32, 64 or 128 along k; with zero_points (max - min) / 15 "
-        "and a\n"
-        "         zero point; scales are rounded to bfloat16 and kept, as zero points are, in 4 bytes\n"
+        "  int4   scale = max |w| / 7 of a group of 32, 64 or 128 (the default) along k; with zero_points\n"
+        "         (max - min) / 15 and a zero point; scales are rounded to bfloat16 and kept, as zero points "
+        "are, in 4 bytes\n"
         "  fp8    e4m3; scale = max |w| / 448 of the row, or with per_tensor of the weight\n"
         "  nvfp4  e2m1; scale = max |w| / 6 of each 16 along k, itself e4m3, times one float32 of the "
         "weight\n\n"
@@ -88,8 +88,8 @@ void bind_quantize(nb::module_& m) {
         "Few rows multiply with the codes, which become numbers in registers (up to 256 on SM 90, 48\n"
         "on other GPUs, of float32 16, and 24 on the host); more with parts of the dequantised weight.\n"
         "From 17 rows on the weight may be rounded to x's dtype. Sums are float32; the result has x's\n"
-        "dtype, or float32 by dtype=. Raises InvalidValueError where shapes do not fit,\n"
-        "InvalidTypeError for other dtypes.");
+        "dtype, or float32 by dtype=. An infinity in x may make its row NaN, as codes are of numbers with\n"
+        "an offset. Raises InvalidValueError where shapes do not fit, InvalidTypeError for other dtypes.");
 }
 
 }  // namespace gpk::python

@@ -122,6 +122,7 @@ void gemm_codes(const Array& x, const QuantizedWeight& weight, const Array& out,
         map_weight(params, stream.device());
         const std::int64_t tiles = ceil_div(m, kCodesRows) * ceil_div(w.n, kCodesColumns);
         if (shares == 0) shares = shares_of_k(tiles, stages, std::max(stream.multiprocessors(), 1));
+        shares = static_cast<int>(std::min<std::int64_t>(shares, stages));
         constexpr std::int64_t kBarrierBytes = 2 * 8 * kCodesStages;
         const std::int64_t room = stream.device().driver().info().shared_bytes_per_block - kBarrierBytes;
         params.stages = static_cast<std::int32_t>(

@@ -35,10 +35,12 @@ void check(const Array& weight, QuantFormat format, const QuantizeOptions& optio
                                        .expected = "2 dimensions (n, k), each of 1 to 2**31 - 1",
                                        .got = to_string(weight.shape())});
     }
-    if (format == QuantFormat::int4 && options.group != 32 && options.group != 64 && options.group != 128) {
-        throw error(
-            ErrorKind::value,
-            {.call = kCall, .argument = "group", .expected = "32, 64 or 128", .got = str(options.group)});
+    if (const auto group = options.group;
+        group && (format != QuantFormat::int4 || (*group != 32 && *group != 64 && *group != 128))) {
+        throw error(ErrorKind::value, {.call = kCall,
+                                       .argument = "group",
+                                       .expected = "32, 64 or 128 for int4, none for another format",
+                                       .got = str(*group, " for ", name(format))});
     }
     if (format != QuantFormat::int4 && options.zero_points) {
         throw error(ErrorKind::value, {.call = kCall,
@@ -109,7 +111,7 @@ QuantizedWeight empty_weight(Device& device, QuantFormat format, std::int64_t n,
         case QuantFormat::int8:
         case QuantFormat::fp8: w.scales = empty({tiles * kQuantRows}, DType::float32); break;
         case QuantFormat::int4: {
-            w.group = options.group;
+            w.group = options.group.value_or(128);
             const Dims shape = {tiles, quant_groups(format, k, w.group), kQuantRows};
             w.scales = empty(shape, DType::float32);
             if (options.zero_points) w.offsets = empty(shape, DType::float32);
@@ -227,7 +229,10 @@ Array embedding(const QuantizedWeight& table, const Array& ids, DType dtype, con
     const Array y = prepare_output(kCall, device, shape, dtype, out);
     require_contiguous(kCall, "out", y);
     const Array tokens = contiguous(ids);
-    if (y.size() > 0) launch_dequantize(table, &tokens, 0, ids.size(), y);
+    if (y.size() == 0) return y;
+    const Array whole = aligned16(y) ? y : Array::empty(device, shape, dtype);
+    launch_dequantize(table, &tokens, 0, ids.size(), whole);
+    if (!aligned16(y)) assign(y, whole);
     return y;
 }
 

@@ -30,9 +30,9 @@ struct QuantizedWeight {
 };
 
 struct QuantizeOptions {
-    std::int64_t group = 128;  // int4: 32, 64 or 128
-    bool zero_points = false;  // int4: a zero point for each group, else codes are symmetric
-    bool per_tensor = false;   // fp8: one scale for all, else one for each row
+    std::optional<std::int64_t> group = {};  // int4: 32, 64 or 128, as where there is none
+    bool zero_points = false;                // int4: a zero point for each group, else codes are symmetric
+    bool per_tensor = false;                 // fp8: one scale for all, else one for each row
 };
 
 std::string_view name(QuantFormat format);                  // "int8", "int4", "fp8", "nvfp4"

@@ -216,7 +216,8 @@ Array penalize(const Array& logits, const PenalizeOptions& o) {
 
 std::pair<Array, Array> top_k(const Array& x, std::int64_t k) {
     constexpr const char* kCall = "top_k";
-    const Rows rows = rows_of(kCall, "x", x, INT32_MAX);
+    constexpr std::int64_t kMost = INT32_MAX - (1 << 14);  // a cluster's threads look beyond a row's end
+    const Rows rows = rows_of(kCall, "x", x, kMost);
     if (k < 1 || k > rows.n || k > kLargestTopK) {
         throw error(ErrorKind::value, {.call = kCall,
                                        .argument = "k",

@@ -22,7 +22,8 @@ struct Case {
     // the largest of a row of 512 (a group) has, or what the small float's spacing gives; and a third more.
     double error;
     std::string name() const {
-        return std::string(ops::name(format)) + (format == QuantFormat::int4 ? str(" ", options.group) : "") +
+        return std::string(ops::name(format)) +
+               (format == QuantFormat::int4 ? str(" ", *options.group) : "") +
                (options.zero_points ? " with zero points" : "") + (options.per_tensor ? " per tensor" : "");
     }
 };
@@ -78,7 +79,7 @@ TEST(Quantize, RoundsToTheNearest) {
         const auto got = download(ops::dequantize(w, DType::float32));
         for (std::int64_t row = 0; row < n; ++row) {
             for (std::int64_t column = 0; column < k; ++column) {
-                const std::int64_t length = each.format == QuantFormat::int4    ? each.options.group
+                const std::int64_t length = each.format == QuantFormat::int4    ? *each.options.group
                                             : each.format == QuantFormat::nvfp4 ? 16
                                                                                 : k;
                 double low = 0, high = 0;
@@ -333,6 +334,9 @@ TEST(PackCodes, AnEmbeddingLooksUpRows) {
         EXPECT_EQ(rows.shape(), (Dims{2, 3, 72}));
         EXPECT_LE(relative_error(download(rows), expected), 1e-7) << coded.name();
         const auto half = download(ops::embedding(w, ids, DType::bfloat16));
+        const Array room = Array::empty(test_device(), {ids.size() * w.k + 1}, DType::bfloat16);
+        const Array odd = *room.slice(0, 1, 1, ids.size() * w.k).reshape_view({2, 3, w.k});
+        EXPECT_EQ(download(ops::embedding(w, ids, DType::bfloat16, &odd)), half) << coded.name();
         EXPECT_LE(relative_error(half, expected), 4e-3) << coded.name();
     }
 }
@@ -381,6 +385,7 @@ TEST(Quantize, NamesWhatIsWrong) {
     const Array weight = random_array({8, 64}, DType::bfloat16, 1);
     fails(ErrorKind::value, "'int8', 'int4'", [] { ops::quant_format_from_name("int3"); });
     fails(ErrorKind::value, "group", [&] { ops::quantize(weight, QuantFormat::int4, {.group = 48}); });
+    fails(ErrorKind::value, "group", [&] { ops::quantize(weight, QuantFormat::int8, {.group = 32}); });
     fails(ErrorKind::value, "zero_points",
           [&] { ops::quantize(weight, QuantFormat::int8, {.zero_points = true}); });
     fails(ErrorKind::value, "per_tensor",
