@@ -104,11 +104,7 @@ void multiply_parts(const Array& x, const QuantizedWeight& weight, const Array& 
         const std::int64_t count = std::min(rows, weight.n - first);
         const Array part = dequantize(weight, x.dtype(), first, count).transpose({1, 0});
         const Array columns = out.slice(1, first, 1, count);
-        if (out.dtype() == x.dtype()) {
-            matmul(x, part, &columns);
-        } else {
-            assign(columns, matmul(x, part));
-        }
+        matmul(x, part, &columns, MatmulBackend::own, out.dtype());
     }
 }
 

@@ -219,6 +219,22 @@ TEST(QuantizedLinear, ManyRowsAndFloat32) {
     }
 }
 
+// Sums beyond float16, of which none is rounded to it on its way.
+TEST(QuantizedLinear, GivesTheSumsInFloat32) {
+    const Array weight = upload(std::vector<double>(70 * 64, 100), {70, 64}, DType::float16);
+    for (const Case& each : kCases) {
+        const QuantizedWeight w = ops::quantize(weight, each.format, each.options);
+        for (const std::int64_t m : {1, 17, 25, 60, 300}) {
+            const Array x =
+                upload(std::vector<double>(static_cast<std::size_t>(m * 64), 100), {m, 64}, DType::float16);
+            const auto got = download(ops::linear(x, w, nullptr, DType::float32));
+            for (const double sum : got) {
+                ASSERT_NEAR(sum, 640000, 640000 * 3e-3) << each.name() << " " << m;
+            }
+        }
+    }
+}
+
 TEST(QuantizedLinear, TakesViewsAndShapes) {
     const QuantizedWeight w = ops::quantize(random_array({48, 72}, DType::bfloat16, 1), QuantFormat::int8);
     const Array wide = random_array({2, 3, 80}, DType::bfloat16, 2);
