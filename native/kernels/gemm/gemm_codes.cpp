@@ -1,6 +1,6 @@
 #include "kernels/gemm/gemm_codes.hpp"
 
-#include <algorithm>
+#include <iterator>
 
 #include "kernels/gemm/quantized_host.hpp"
 #include "kernels/host.hpp"
@@ -29,39 +29,18 @@ void arrange_rows_host(const ArrangeRowsParams& p) {
     });
 }
 
-// The 16 rows from `first` on, or as many as there are.
-template <class T>
-void multiply_rows(const GemmCodesParams& p, std::int64_t first) {
-    const std::int64_t stages = codes_stages(p.w.k);
-    const auto m = static_cast<int>(std::min<std::int64_t>(16, p.m - first));
-    const kernels::QuantizedRows x(p.w, m, [&](int i, std::int64_t column) {
-        return convert<float>(static_cast<const T*>(p.x)[arranged_place(first + i, column, stages)]);
-    });
-    parallel_for(quant_tiles(p.w.n), 2, [&](std::int64_t begin, std::int64_t end) {
-        float sums[kQuantRows * 16];
-        for (std::int64_t tile = begin; tile < end; ++tile) {
-            x.multiply(tile, sums);
-            const std::int64_t column = tile * kQuantRows;
-            const std::int64_t count = std::min<std::int64_t>(kQuantRows, p.w.n - column) * m;
-            for (std::int64_t i = 0; i < count; ++i) {
-                const std::int64_t at = (first + i % m) * p.c_row + column + i / m;
-                if (p.float32_out) {
-                    static_cast<float*>(p.c)[at] = sums[i];
-                } else {
-                    static_cast<T*>(p.c)[at] = convert<T>(sums[i]);
-                }
-            }
-        }
-    });
-}
 template <class T>
 void gemm_codes_host(const GemmCodesParams& p) {
-    for (std::int64_t first = 0; first < p.m; first += 16) multiply_rows<T>(p, first);
+    const std::int64_t stages = codes_stages(p.w.k);
+    const auto value = [&](std::int64_t row, std::int64_t column) {
+        return convert<float>(static_cast<const T*>(p.x)[arranged_place(row, column, stages)]);
+    };
+    kernels::multiply_quantized<T>(p.w, p.m, value, p.c, p.c_row, p.float32_out);
 }
 
 struct OfType {
     Kernel arrange;
-    Kernel products[6];
+    Kernel products[std::size(kCodesKernels)];
 };
 
 #define GPK_X(T, type, format, Format, grouped)                \
@@ -89,11 +68,8 @@ const OfType kTypes[] = {GPK_OF(float16, float16, GPK_GEMM_CODES_FLOAT16),
 
 const Kernel& arrange_rows(DType type) { return kTypes[type == DType::bfloat16].arrange; }
 const Kernel& gemm_codes(DType type, const QuantLayout& w) {
-    const bool groups = w.group != 0;
-    const int which = w.format == QuantFormat::int8   ? (groups ? 1 : 0)
-                      : w.format == QuantFormat::int4 ? 2
-                      : w.format == QuantFormat::fp8  ? (groups ? 4 : 3)
-                                                      : 5;
+    int which = 0;
+    while (kCodesKernels[which].format != w.format || kCodesKernels[which].groups != (w.group != 0)) ++which;
     return kTypes[type == DType::bfloat16].products[which];
 }
 

@@ -84,6 +84,14 @@ GPK_HD constexpr int codes_stage_bytes(const QuantLayout& w) {
 #define GPK_GEMM_CODES_BFLOAT16(X) GPK_GEMM_CODES_KERNELS(X, gpk::bfloat16, bfloat16)
 #define GPK_GEMM_CODES_FLOAT16(X) GPK_GEMM_CODES_KERNELS(X, gpk::float16, float16)
 
+struct CodesKernel {
+    QuantFormat format;
+    bool groups;
+};
+inline constexpr CodesKernel kCodesKernels[] = {  // as above
+    {QuantFormat::int8, false}, {QuantFormat::int8, true}, {QuantFormat::int4, true},
+    {QuantFormat::fp8, false},  {QuantFormat::fp8, true},  {QuantFormat::nvfp4, false}};
+
 // For activations of `type`, float16 or bfloat16.
 const Kernel& arrange_rows(DType type);
 const Kernel& gemm_codes(DType type, const QuantLayout& w);

@@ -1,7 +1,5 @@
 #include "kernels/gemm/gemv_quantized.hpp"
 
-#include <algorithm>
-
 #include "kernels/gemm/gemv_bulk.hpp"
 #include "kernels/gemm/quantized_host.hpp"
 #include "kernels/host.hpp"
@@ -16,38 +14,17 @@ namespace {
 
 using kernels::twin;
 
-// Rows [first_row, first_row + m) of x, at most 16.
-template <class T>
-void multiply_rows(const GemvQuantizedParams& p, const QuantLayout& w, std::int64_t first_row, int m) {
-    const kernels::QuantizedRows x(w, m, [&](int i, std::int64_t l) {
-        return convert<float>(static_cast<const T*>(p.x)[(first_row + i) * p.x_row + l]);
-    });
-    parallel_for(quant_tiles(w.n), 2, [&](std::int64_t begin, std::int64_t end) {
-        float sums[kQuantRows * kMaxGemvMmaRows];
-        for (std::int64_t tile = begin; tile < end; ++tile) {
-            x.multiply(tile, sums);
-            const std::int64_t first = tile * kQuantRows;
-            const std::int64_t count = std::min<std::int64_t>(kQuantRows, w.n - first) * m;
-            for (std::int64_t i = 0; i < count; ++i) {
-                const std::int64_t at = (first_row + i % m) * p.c_row + first + i / m;
-                if (p.float32_out) {
-                    static_cast<float*>(p.c)[at] = sums[i];
-                } else {
-                    static_cast<T*>(p.c)[at] = convert<T>(sums[i]);
-                }
-            }
-        }
-    });
-}
-
 template <class T>
 void gemv_quantized_host(const GemvQuantizedParams& p) {
     for (std::int32_t expert = 0; expert < (p.offsets == nullptr ? 1 : p.experts); ++expert) {
         const ExpertRows rows = expert_rows(p, expert);
-        for (std::int64_t row = rows.begin; row < rows.end; row += kMaxGemvMmaRows) {
-            const std::int64_t m = std::min<std::int64_t>(kMaxGemvMmaRows, rows.end - row);
-            multiply_rows<T>(p, expert_layout(p.w, expert), row, static_cast<int>(m));
-        }
+        const T* x = static_cast<const T*>(p.x) + rows.begin * p.x_row;
+        char* c = static_cast<char*>(p.c) +
+                  rows.begin * p.c_row * static_cast<std::int64_t>(p.float32_out ? sizeof(float) : sizeof(T));
+        kernels::multiply_quantized<T>(
+            expert_layout(p.w, expert), rows.end - rows.begin,
+            [&](std::int64_t row, std::int64_t l) { return convert<float>(x[row * p.x_row + l]); }, c,
+            p.c_row, p.float32_out);
     }
 }
 

@@ -14,7 +14,7 @@ typedef std::uint32_t Words __attribute__((vector_size(64)));
 typedef std::int32_t Signed __attribute__((vector_size(64)));
 typedef std::uint32_t LooseWords __attribute__((vector_size(64), aligned(1), may_alias));
 typedef float LooseFloats __attribute__((vector_size(64), aligned(4), may_alias));
-constexpr int kLanes = 16, kMaxRows = 16;
+constexpr int kLanes = 16;
 
 // Where the scales of a row lie: those of a step one after another, `stride` floats apart.
 struct RowScales {
@@ -181,7 +181,7 @@ std::int64_t first_scale(const RowScales& s, std::int64_t step) {
     GPK_SIMD void product_##format(const std::uint8_t* data, std::int64_t steps, const RowScales& s,    \
                                    float zero, const float* x, std::int64_t pitch, const float* x_sums, \
                                    int rows, float* y) {                                                \
-        Floats sums[kMaxRows];                                                                          \
+        Floats sums[kQuantizedRows];                                                                    \
         for (int i = 0; i < rows; ++i) sums[i] = Floats{};                                              \
         for (std::int64_t step = 0; step < steps; ++step) {                                             \
             GPK_STEP(format, planes, 0)                                                                 \

@@ -1,16 +1,20 @@
 // Quantised weights on the host: products with rows of float32, and rows in float32, as vectors.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "kernels/gemm/quantized.hpp"
+#include "kernels/host.hpp"
 
 namespace gpk::kernels {
 
 // One row of w in float32, k of them.
 void dequantize_row(const QuantLayout& w, std::int64_t row, float* out);
 
-// Rows of x [m, k], m at most 16, to be multiplied with any row of w.
+inline constexpr int kQuantizedRows = 16;
+
+// Rows of x [m, k], m at most kQuantizedRows, to be multiplied with any row of w.
 class QuantizedRows {
    public:
     // value(i, l): of row i the element l.
@@ -53,5 +57,31 @@ class QuantizedRows {
     std::vector<float> planes_;  // [m][steps][planes][lanes]
     std::vector<float> sums_;    // [m][steps][lanes], over the planes
 };
+
+// c = x @ w.T for m rows, any number, of c from `c` on, which has T or float32; value(i, l) as above.
+template <class T, class Value>
+void multiply_quantized(const QuantLayout& w, std::int64_t m, Value value, void* c, std::int64_t c_row,
+                        bool float32_out) {
+    for (std::int64_t row = 0; row < m; row += kQuantizedRows) {
+        const int rows = static_cast<int>(std::min<std::int64_t>(kQuantizedRows, m - row));
+        const QuantizedRows x(w, rows, [&](int i, std::int64_t l) { return value(row + i, l); });
+        parallel_for(quant_tiles(w.n), 2, [&](std::int64_t begin, std::int64_t end) {
+            float sums[kQuantRows * kQuantizedRows];
+            for (std::int64_t tile = begin; tile < end; ++tile) {
+                x.multiply(tile, sums);
+                const std::int64_t first = tile * kQuantRows;
+                const std::int64_t count = std::min<std::int64_t>(kQuantRows, w.n - first) * rows;
+                for (std::int64_t i = 0; i < count; ++i) {
+                    const std::int64_t at = (row + i % rows) * c_row + first + i / rows;
+                    if (float32_out) {
+                        static_cast<float*>(c)[at] = sums[i];
+                    } else {
+                        static_cast<T*>(c)[at] = convert<T>(sums[i]);
+                    }
+                }
+            }
+        });
+    }
+}
 
 }  // namespace gpk::kernels
