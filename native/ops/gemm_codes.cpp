@@ -116,24 +116,24 @@ void gemm_codes(const Array& x, const QuantizedWeight& weight, const Array& out,
     const double flops = 2 * static_cast<double>(m) * static_cast<double>(w.n) * static_cast<double>(w.k);
     const Cost cost{.flops = flops,
                     .bytes = static_cast<double>(weight.nbytes() + arranged.nbytes() + out.nbytes())};
-    const Array& offsets = weight.offsets.defined() ? weight.offsets : weight.scales;
-    const Array& global = weight.global.defined() ? weight.global : weight.scales;
-    with_storages({&arranged, &weight.data, &weight.scales, &offsets, &global}, {&out}, [&](Stream& stream) {
-        map_weight(params, stream.device());
-        const std::int64_t tiles = ceil_div(m, kCodesRows) * ceil_div(w.n, kCodesColumns);
-        if (shares == 0) shares = shares_of_k(tiles, stages, std::max(stream.multiprocessors(), 1));
-        shares = static_cast<int>(std::min<std::int64_t>(shares, stages));
-        constexpr std::int64_t kBarrierBytes = 2 * 8 * kCodesStages;
-        const std::int64_t room = stream.device().driver().info().shared_bytes_per_block - kBarrierBytes;
-        params.stages = static_cast<std::int32_t>(
-            std::clamp<std::int64_t>(room / params.stage_pitch, kLeastCodesStages, kCodesStages));
-        const LaunchConfig config{
-            .grid = {static_cast<std::uint32_t>(tiles * shares)},
-            .block = {kCodesThreads},
-            .shared_bytes = static_cast<std::uint32_t>(params.stages * params.stage_pitch + kBarrierBytes),
-            .cluster = static_cast<std::uint32_t>(shares)};
-        stream.device().launcher().launch(stream, gpk::gemm_codes(x.dtype(), w), config, params, cost);
-    });
+    with_storages(
+        {&arranged, &weight.data, &weight.scales, &weight.offsets_or_scales(), &weight.global_or_scales()},
+        {&out}, [&](Stream& stream) {
+            map_weight(params, stream.device());
+            const std::int64_t tiles = ceil_div(m, kCodesRows) * ceil_div(w.n, kCodesColumns);
+            if (shares == 0) shares = shares_of_k(tiles, stages, std::max(stream.multiprocessors(), 1));
+            shares = static_cast<int>(std::min<std::int64_t>(shares, stages));
+            constexpr std::int64_t kBarrierBytes = 2 * 8 * kCodesStages;
+            const std::int64_t room = stream.device().driver().info().shared_bytes_per_block - kBarrierBytes;
+            params.stages = static_cast<std::int32_t>(
+                std::clamp<std::int64_t>(room / params.stage_pitch, kLeastCodesStages, kCodesStages));
+            const LaunchConfig config{.grid = {static_cast<std::uint32_t>(tiles * shares)},
+                                      .block = {kCodesThreads},
+                                      .shared_bytes = static_cast<std::uint32_t>(
+                                          params.stages * params.stage_pitch + kBarrierBytes),
+                                      .cluster = static_cast<std::uint32_t>(shares)};
+            stream.device().launcher().launch(stream, gpk::gemm_codes(x.dtype(), w), config, params, cost);
+        });
 }
 
 }  // namespace gpk::ops

@@ -193,12 +193,12 @@ void launch_dequantize(const QuantizedWeight& weight, const Array* ids, std::int
                                            .ids = ids != nullptr ? ids->as<const std::int32_t>() : nullptr,
                                            .first_row = first,
                                            .rows = rows};
-    const Array& offsets = weight.offsets.defined() ? weight.offsets : weight.scales;
-    const Array& global = weight.global.defined() ? weight.global : weight.scales;
     launch(kernels::dequantize(out.dtype()),
            kernels::dequantize_config(params, current_stream(weight.data.device())->multiprocessors()),
            params, {.flops = 2 * static_cast<double>(out.size()), .bytes = static_cast<double>(out.nbytes())},
-           {&weight.data, &weight.scales, &offsets, &global, ids != nullptr ? ids : &weight.scales}, {&out});
+           {&weight.data, &weight.scales, &weight.offsets_or_scales(), &weight.global_or_scales(),
+            ids != nullptr ? ids : &weight.scales},
+           {&out});
 }
 
 }  // namespace
@@ -230,9 +230,10 @@ Array embedding(const QuantizedWeight& table, const Array& ids, DType dtype, con
     require_contiguous(kCall, "out", y);
     const Array tokens = contiguous(ids);
     if (y.size() == 0) return y;
-    const Array whole = aligned16(y) ? y : Array::empty(device, shape, dtype);
+    const bool aside = !aligned16(y);
+    const Array whole = aside ? Array::empty(device, shape, dtype) : y;
     launch_dequantize(table, &tokens, 0, ids.size(), whole);
-    if (!aligned16(y)) assign(y, whole);
+    if (aside) assign(y, whole);
     return y;
 }
 

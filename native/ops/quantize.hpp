@@ -27,6 +27,9 @@ struct QuantizedWeight {
 
     std::size_t nbytes() const noexcept;
     QuantLayout layout() const;
+    // What a launch that reads the weight names: the scales again where the format has none.
+    const Array& offsets_or_scales() const noexcept { return offsets.defined() ? offsets : scales; }
+    const Array& global_or_scales() const noexcept { return global.defined() ? global : scales; }
 };
 
 struct QuantizeOptions {

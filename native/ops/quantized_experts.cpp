@@ -40,10 +40,8 @@ Array multiply_codes(const Array& x, const QuantizedExperts& weight, const Array
                         static_cast<double>(weight.experts());
     const Cost cost{.flops = 2 * static_cast<double>(y.size()) * static_cast<double>(all.k),
                     .bytes = read + static_cast<double>(x.nbytes() + y.nbytes())};
-    const Array& shifts = all.offsets.defined() ? all.offsets : all.scales;
-    const Array& global = all.global.defined() ? all.global : all.scales;
     launch(gemv_quantized(x.dtype(), params.w, std::min<std::int64_t>(rows, 8)), config, params, cost,
-           {&x, &offsets, &all.data, &all.scales, &shifts, &global}, {&y});
+           {&x, &offsets, &all.data, &all.scales, &all.offsets_or_scales(), &all.global_or_scales()}, {&y});
     return y;
 }
 

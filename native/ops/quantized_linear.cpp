@@ -70,15 +70,16 @@ void multiply_codes(const Array& x, const QuantizedWeight& weight, const Array& 
     const Cost cost{
         .flops = 2 * static_cast<double>(m) * static_cast<double>(weight.n) * static_cast<double>(weight.k),
         .bytes = static_cast<double>(weight.nbytes() + x.nbytes() + out.nbytes())};
-    const Array& offsets = weight.offsets.defined() ? weight.offsets : weight.scales;
-    const Array& global = weight.global.defined() ? weight.global : weight.scales;
-    with_storages({&rows, &weight.data, &weight.scales, &offsets, &global}, {&out}, [&](Stream& stream) {
-        const Kernel& plain = gemv_quantized(x.dtype(), layout, m);
-        const Kernel& bulk = x.dtype() == DType::float32 ? plain : gemv_bulk_quantized(x.dtype(), layout, m);
-        const auto config = &bulk == &plain ? std::nullopt : bulk_config(stream, bulk, layout, m);
-        stream.device().launcher().launch(stream, config ? bulk : plain,
-                                          config ? *config : plain_config(layout, 1), params, cost);
-    });
+    with_storages(
+        {&rows, &weight.data, &weight.scales, &weight.offsets_or_scales(), &weight.global_or_scales()},
+        {&out}, [&](Stream& stream) {
+            const Kernel& plain = gemv_quantized(x.dtype(), layout, m);
+            const Kernel& bulk =
+                x.dtype() == DType::float32 ? plain : gemv_bulk_quantized(x.dtype(), layout, m);
+            const auto config = &bulk == &plain ? std::nullopt : bulk_config(stream, bulk, layout, m);
+            stream.device().launcher().launch(stream, config ? bulk : plain,
+                                              config ? *config : plain_config(layout, 1), params, cost);
+        });
 }
 
 // A few more, so many at a time: up to here quicker than dequantised weights, on an H200 and on the host.
@@ -154,7 +155,7 @@ Array linear(const Array& x, const QuantizedWeight& weight, const Array* bias, s
     const Array out = *whole.reshape_view({m, weight.n});
     const Array plain = *contiguous(x).reshape_view({m, weight.k});
     const Array rows = weight.columns.defined() ? take(plain, weight.columns, 1) : plain;
-    if (m > kMaxGemvMmaRows && prefers_gemm_codes(rows, weight)) {
+    if (prefers_gemm_codes(rows, weight)) {
         gemm_codes(rows, weight, out);
     } else if (m <= most_rows_of_codes(rows)) {
         multiply_pieces(rows, weight, out);
