@@ -16,12 +16,13 @@ namespace {
 
 constexpr std::string_view kNames[kQuantFormats] = {"int8", "int4", "fp8", "nvfp4"};
 
-// The largest magnitude of the weight, [1] float32.
+// The largest magnitude of the weight, [1] float32; NaN where that is infinite.
 Array largest_of(const Array& weight) {
     const Array high = reduce(ReduceOp::max, weight, {}, false),
                 low = reduce(ReduceOp::min, weight, {}, false);
-    const Array largest = binary(BinaryOp::maximum, high, unary(UnaryOp::negative, low));
-    return contiguous(astype(largest, DType::float32).expand_dims(0));
+    const Array either = binary(BinaryOp::maximum, high, unary(UnaryOp::negative, low));
+    const Array largest = contiguous(astype(either, DType::float32).expand_dims(0));
+    return binary(BinaryOp::add, largest, binary(BinaryOp::subtract, largest, largest));
 }
 
 void check(const Array& weight, QuantFormat format, const QuantizeOptions& options) {

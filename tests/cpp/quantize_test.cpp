@@ -142,16 +142,32 @@ TEST(Quantize, TiesGoToEven) {
               (std::vector<double>{7, 0, 2, 2, 0, -2, -2, 4}));
 }
 
-TEST(Quantize, ARowThatIsNotFiniteBecomesNaN) {
-    auto values = values::random(3 * 64, DType::float32, 3);
-    values[10] = std::nan("");
-    values[70] = std::numeric_limits<double>::infinity();
-    const Array weight = upload(values, {3, 64}, DType::float32);
-    for (const QuantFormat format : {QuantFormat::int8, QuantFormat::fp8}) {
-        const auto got = download(ops::dequantize(ops::quantize(weight, format), DType::float32));
-        EXPECT_TRUE(std::isnan(got[0]) && std::isnan(got[10])) << ops::name(format);
-        EXPECT_TRUE(std::isnan(got[70])) << ops::name(format);
-        EXPECT_TRUE(std::isfinite(got[130])) << ops::name(format);
+// In products, too: of few rows by codes, and of many.
+TEST(Quantize, WhatIsNotFiniteBecomesNaN) {
+    constexpr std::int64_t n = 48, k = 192, row = 5, column = 70;
+    for (const Case& each : kCases) {
+        for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity(),
+                                 -std::numeric_limits<double>::infinity()}) {
+            auto values = values::random(n * k, DType::bfloat16, 3);
+            values[row * k + column] = bad;
+            const QuantizedWeight w =
+                ops::quantize(upload(values, {n, k}, DType::bfloat16), each.format, each.options);
+            const bool whole = each.format == QuantFormat::nvfp4 || each.options.per_tensor;
+            const std::int64_t group = w.group != 0 ? w.group : k;
+            const auto exact = download(ops::dequantize(w, DType::float32));
+            for (std::int64_t i = 0; i < n * k; ++i) {
+                const bool bad_group = i / k == row && i % k / group == column / group;
+                ASSERT_EQ(std::isnan(exact[i]), whole || bad_group) << each.name() << " " << bad << " " << i;
+            }
+            for (const std::int64_t m : {1, 3, 24, 300}) {
+                const auto got = download(ops::linear(random_array({m, k}, DType::bfloat16, 6), w));
+                for (std::int64_t i = 0; i < m * n; ++i) {
+                    ASSERT_EQ(std::isnan(got[i]), whole || i % n == row)
+                        << each.name() << " " << bad << " " << m << " rows, " << i;
+                    ASSERT_FALSE(std::isinf(got[i])) << each.name() << " " << m << " rows, " << i;
+                }
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/dtype.hpp"
 #include "kernels/gemm/quantized.hpp"
@@ -63,6 +64,7 @@ GPK_HD void store_scale(const QuantizeParams& p, std::int64_t row, std::int64_t 
     float largest = -low > high ? -low : high;
     if (low != low || high != high) largest = low + high;  // NaN
     if (p.largest != nullptr) largest = *p.largest;
+    if (largest - largest != 0) largest = NAN;  // An infinite scale would make infinities, too.
     switch (w.format) {
         case QuantFormat::int8: static_cast<float*>(const_cast<void*>(w.scales))[row] = largest / 127; return;
         case QuantFormat::fp8: static_cast<float*>(const_cast<void*>(w.scales))[row] = largest / 448; return;
