@@ -317,7 +317,7 @@ void DecodeStep::run(const Array& token, const Array& position, const Array& log
     DecodeStepParams p = params_;
     p.max_splits = max_splits(blocks, 1);
     p.at = kernels::decode_exchange(p, static_cast<int>(model_.head_dim), blocks);
-    const State state = this->state({blocks, 1}, p.at.words, 0);
+    const State state = this->state({blocks, 0}, p.at.words, 0);
     p.exchange = state.exchange.as<std::uint64_t>();
     p.epochs = state.epochs.as<std::uint32_t>();
     p.token = token.as<std::int32_t>();

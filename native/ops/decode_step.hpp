@@ -69,7 +69,7 @@ class DecodeStep {
     struct State {
         Array exchange, epochs, vectors;
     };
-    // Launches of one text are 1.
+    // `texts` is 0 where run() launches.
     struct Launches {
         int blocks, texts;
         auto operator<=>(const Launches&) const = default;

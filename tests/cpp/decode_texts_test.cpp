@@ -184,6 +184,25 @@ TEST_P(DecodeTextsTest, BitsAreATextsOwn) {
     }
 }
 
+// A step keeps what the blocks of either launch exchange apart.
+TEST_P(DecodeTextsTest, OneTextByEitherLaunch) {
+    const auto weights = weights_of(config(), dtype());
+    Texts by_turns(weights, 1, 8), other(weights, 1, 8);
+    const Array logits = by_turns.logits();
+    for (std::int32_t at = 0; at < 6; ++at) {
+        const std::vector<std::int32_t> token{7 * at + 1}, position{at};
+        const auto expected = other.run(token, position, true);
+        if (at % 2 != 0) {
+            ASSERT_LT(distance(by_turns.run(token, position, true), expected), bound_of(dtype())) << at;
+            continue;
+        }
+        by_turns.ids().copy_from_host(token.data());
+        by_turns.positions().copy_from_host(position.data());
+        by_turns.step().run(by_turns.ids(), by_turns.positions(), logits.select(0, 0), false, nullptr, 0);
+        ASSERT_LT(distance(on_host(logits.select(0, 0)), expected), bound_of(dtype())) << at;
+    }
+}
+
 TEST_P(DecodeTextsTest, RefusesWhatItCannot) {
     Texts texts(weights_of(config(), dtype()), 2, 8);
     const auto refused = [&](const Array& ids, const Array& positions, const Array& logits) {
