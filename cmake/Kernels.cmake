@@ -51,6 +51,7 @@ const Image image_${name} = {nullptr, 0};
 ")
     endif()
     target_sources(${target} PRIVATE "${stem}.cpp")
+    set_source_files_properties("${stem}.cpp" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   endforeach()
 endfunction()
 

@@ -10,6 +10,7 @@ nanobind_add_module(_native NB_STATIC NB_DOMAIN pygpukit ${bindings})
 target_link_libraries(_native PRIVATE pygpukit::pygpukit)
 target_compile_definitions(_native PRIVATE PYGPUKIT_VERSION="${PROJECT_VERSION}")
 pygpukit_compile_options(_native)
+pygpukit_precompile(_native "${PROJECT_SOURCE_DIR}/native/bindings/common.hpp")
 
 nanobind_add_stub(_native_stub
   MODULE _native

@@ -19,6 +19,7 @@ if(PYGPUKIT_BUILD_TESTS)
   target_link_libraries(pygpukit_tests PRIVATE pygpukit::pygpukit GTest::gtest_main)
   target_include_directories(pygpukit_tests PRIVATE "${PROJECT_SOURCE_DIR}/tests/cpp")
   pygpukit_compile_options(pygpukit_tests)
+  pygpukit_precompile(pygpukit_tests <gtest/gtest.h> ${PYGPUKIT_COMMON_HEADERS})
   # From the source folder, where `tests/data` is.
   add_test(NAME pygpukit_tests COMMAND pygpukit_tests --gtest_brief=1 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
 endif()
