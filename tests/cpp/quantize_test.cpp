@@ -145,26 +145,32 @@ TEST(Quantize, TiesGoToEven) {
 // In products, too: of few rows by codes, and of many.
 TEST(Quantize, WhatIsNotFiniteBecomesNaN) {
     constexpr std::int64_t n = 48, k = 192, row = 5, column = 70;
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const std::pair<double, DType> bad_ones[] = {{std::nan(""), DType::bfloat16},
+                                                 {kInfinity, DType::bfloat16},
+                                                 {-kInfinity, DType::bfloat16},
+                                                 {std::nan(""), DType::float32},
+                                                 {kInfinity, DType::float32}};
     for (const Case& each : kCases) {
-        for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity(),
-                                 -std::numeric_limits<double>::infinity()}) {
-            auto values = values::random(n * k, DType::bfloat16, 3);
+        for (const auto& [bad, dtype] : bad_ones) {
+            SCOPED_TRACE(str(each.name(), ", ", bad, " of ", name(dtype)));
+            auto values = values::random(n * k, dtype, 3);
             values[row * k + column] = bad;
-            const QuantizedWeight w =
-                ops::quantize(upload(values, {n, k}, DType::bfloat16), each.format, each.options);
+            const QuantizedWeight w = ops::quantize(upload(values, {n, k}, dtype), each.format, each.options);
             const bool whole = each.format == QuantFormat::nvfp4 || each.options.per_tensor;
             const std::int64_t group = w.group != 0 ? w.group : k;
             const auto exact = download(ops::dequantize(w, DType::float32));
             for (std::int64_t i = 0; i < n * k; ++i) {
-                const bool bad_group = i / k == row && i % k / group == column / group;
-                ASSERT_EQ(std::isnan(exact[i]), whole || bad_group) << each.name() << " " << bad << " " << i;
+                const bool is_nan = whole || (i / k == row && i % k / group == column / group);
+                ASSERT_EQ(std::isnan(exact[i]), is_nan) << i;
+                ASSERT_EQ(std::isfinite(exact[i]), !is_nan) << i;
             }
             for (const std::int64_t m : {1, 3, 24, 300}) {
                 const auto got = download(ops::linear(random_array({m, k}, DType::bfloat16, 6), w));
                 for (std::int64_t i = 0; i < m * n; ++i) {
-                    ASSERT_EQ(std::isnan(got[i]), whole || i % n == row)
-                        << each.name() << " " << bad << " " << m << " rows, " << i;
-                    ASSERT_FALSE(std::isinf(got[i])) << each.name() << " " << m << " rows, " << i;
+                    const bool is_nan = whole || i % n == row;
+                    ASSERT_EQ(std::isnan(got[i]), is_nan) << m << " rows, " << i;
+                    ASSERT_EQ(std::isfinite(got[i]), !is_nan) << m << " rows, " << i;
                 }
             }
         }
